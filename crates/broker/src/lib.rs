@@ -87,7 +87,9 @@ pub use queues::{
     QueueStart, Queues, RECEIVE_MAX, Receive, Redrive, RedriveId, RedriveState, SEND_MAX, SeekTo, SendAnswers, Sent,
     Settlement,
 };
-pub use security::{Identity, Sasl, SaslStep, Security, UserStatus, unknown_mechanism};
+pub use security::{
+    CertificateCheck, ClientCertificate, Identity, Sasl, SaslStep, Security, UserStatus, unknown_mechanism,
+};
 pub use settings::{ConfiguredUser, SecuritySettings, Settings};
 pub use streams::{LockedStream, NewEntryId, Stream, Streams, TrimTo};
 pub use subscribe::{Origin, SourceStart, Subscribe, Subscription, SubscriptionHandle};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use engine::security::UserName;
+use engine::security::{NameRules, UserName};
 use engine::{FeedLimits, TopicSettings};
 
 use crate::clock::Clock;
@@ -102,6 +102,8 @@ pub struct SecuritySettings {
     pub super_users: Vec<UserName>,
     /// `true` if all other users may do only what access control lists allow.
     pub is_authorizing: bool,
+    /// Rules that name the users of client certificates.
+    pub certificate_names: NameRules,
 }
 
 /// A user from the configuration.

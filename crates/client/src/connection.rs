@@ -134,7 +134,7 @@ impl Dialer {
             Address::Tls { .. } => {
                 let socket = self.socket().await?;
                 let is_loopback = socket.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
-                let (config, refusal) = tls::client_config(self.settings.ca_file.as_deref(), is_loopback)?;
+                let (config, refusal) = tls::client_config(&self.settings, is_loopback)?;
                 let name = rustls::pki_types::ServerName::try_from(self.address.host().to_owned()).map_err(|e| {
                     Error::invalid(format!("'{}' is not a valid name for TLS: {e}", self.address.host()))
                 })?;
@@ -237,7 +237,7 @@ impl Dialer {
         if probe::is_free_here(peer) {
             return Err(Box::pin(async { self.no_quic(peer, probe::look_at_tcp(peer).await, hint).await }).await);
         }
-        let (config, refusal) = tls::client_config(self.settings.ca_file.as_deref(), peer.ip().is_loopback())?;
+        let (config, refusal) = tls::client_config(&self.settings, peer.ip().is_loopback())?;
         let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(config)
             .map_err(|e| Error::new(ErrorKind::Internal, format!("TLS is not usable for QUIC: {e}")))?;
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));

@@ -44,6 +44,8 @@ pub struct ClientSettings {
     /// PEM file of the trusted certificates. `None` trusts the system's certificates, and any certificate on the
     /// loopback interface.
     pub ca_file: Option<PathBuf>,
+    /// PEM files with the certificate chain and the private key with which this client logs in over TLS and QUIC.
+    pub identity: Option<(PathBuf, PathBuf)>,
     /// Credential with which the client logs in; `None` sends no login. A password does not leave this process.
     pub login: Option<Login>,
     /// Name of this client, which it reports to the broker; `rust` by default.
@@ -158,6 +160,7 @@ impl Default for ClientSettings {
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(30),
             ca_file: None,
+            identity: None,
             login: None,
             name: "rust".to_owned(),
             observer: None,

@@ -3,14 +3,22 @@
 use std::path::Path;
 
 use engine::{Error, ErrorKind, Result};
+use net::tls::Identity;
 use net::tls::trust::{self, Refusal, Roots, Trust};
 use rustls::{ClientConfig, RootCertStore};
 
-/// Returns the TLS settings for a broker, and the place that receives the reason if its certificate is refused.
+use crate::settings::ClientSettings;
+
+/// Returns the TLS settings for a broker, with the certificate of this client, and the place that receives the reason
+/// if the broker's certificate is refused.
 ///
 /// A loopback connection never leaves the machine, and a broker without configuration uses a self-signed certificate
 /// there.
-pub(crate) fn client_config(ca_file: Option<&Path>, is_loopback: bool) -> Result<(ClientConfig, Refusal)> {
+pub(crate) fn client_config(settings: &ClientSettings, is_loopback: bool) -> Result<(ClientConfig, Refusal)> {
+    let ca_file = settings.ca_file.as_deref();
+    let identity = settings.identity.as_ref().map(|(certificate, key)| Identity::from_pem(certificate, key));
+    let identity =
+        identity.transpose().map_err(|error| Error::invalid(format!("the certificate of this client: {error}")))?;
     let (trust, refusal) = if ca_file.is_none() && is_loopback {
         (Trust::Anyone, Refusal::default())
     } else {
@@ -18,7 +26,7 @@ pub(crate) fn client_config(ca_file: Option<&Path>, is_loopback: bool) -> Result
         let refusal = roots.refusal();
         (Trust::Roots(roots), refusal)
     };
-    let config = trust::client_config(trust, &[wire::negotiate::ALPN])
+    let config = trust::client_config(trust, &[wire::negotiate::ALPN], identity)
         .map_err(|e| Error::new(ErrorKind::Internal, format!("TLS is not usable: {e}")))?;
     Ok((config, refusal))
 }

@@ -1,29 +1,57 @@
-//! Logins of HTTP requests, by HTTP Basic (RFC 7617) and bearer tokens (RFC 6750).
+//! Logins of HTTP requests, by HTTP Basic (RFC 7617) and bearer tokens (RFC 6750), and of clients by certificates.
 
-use std::net::IpAddr;
+use std::time::{Duration, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use broker::{Broker, Door, Identity, LoginSource};
+use broker::{Broker, ClientCertificate, Door, Identity, LoginSource};
 use engine::security::UserName;
 use engine::{Error, ErrorKind, Result};
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
+use net::http::Caller;
+use net::tls::PeerIdentity;
 
-/// Returns the identity of the sender of a request: of a user who has logged in, if a login is required, and otherwise
-/// an anonymous one. A missing or wrong login is `Denied`.
+/// Returns the identity of a client that presented this certificate; `None` if it has none that names a user.
+pub(crate) fn of_certificate(
+    broker: &Broker,
+    certificate: Option<&PeerIdentity>,
+    source: LoginSource,
+) -> Option<Identity> {
+    let PeerIdentity { names, subject, common_name, expires_at, chain, .. } = certificate?;
+    // It is valid for the whole of its last second.
+    let since_1970 = expires_at.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_add(Duration::from_secs(1));
+    let certificate = ClientCertificate {
+        subject: subject.clone(),
+        name: common_name.as_ref().or(names.first()).cloned(),
+        expires_ms: u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX),
+        chain: chain.iter().map(|certificate| certificate.as_ref().into()).collect(),
+    };
+    broker.security.log_in_with_certificate(certificate, source).ok()
+}
+
+/// Returns the identity of the sender of a request: of a user who has logged in, if a login is required and the request
+/// has one; otherwise that of the connection's certificate; otherwise, if no login is required, an anonymous one. A
+/// missing or wrong login is `Denied`.
 pub(crate) async fn identify(
     broker: &Broker,
     door: Door,
     headers: &HeaderMap,
-    address: Option<IpAddr>,
+    caller: Option<&Caller>,
     is_login_required: bool,
 ) -> Result<Identity> {
-    let source = LoginSource { door, address };
+    let source = LoginSource { door, address: caller.map(|caller| caller.address) };
+    let header = headers.get(AUTHORIZATION).filter(|_| is_login_required);
+    if header.is_none()
+        && let Some(identity) =
+            of_certificate(broker, caller.and_then(|caller| caller.connection.identity.as_ref()), source)
+    {
+        return Ok(identity);
+    }
     if !is_login_required {
         return Ok(Identity::anonymous(&source.host()));
     }
-    let Some(header) = headers.get(AUTHORIZATION) else {
+    let Some(header) = header else {
         return Err(Error::new(
             ErrorKind::Denied,
             "this broker requires a login: send user and password, or a bearer token",

@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use broker::metrics::{Collect, Exposition};
-use broker::{Broker, Door};
+use broker::{Broker, ClientCertificate, Door};
 use doors::{Opened, Opening};
 use net::telemetry::Telemetry;
-use net::tls::{Identity, IdentitySource, Reloaded, Tls};
+use net::tls::{ClientAuth, Identity, IdentitySource, Reloaded, Tls, TlsSettings};
 use net::{ConnectionLimits, Connections, Drain, Shutdown, Workers};
 use storage::journal::recover::Progress;
 use storage::{RealDisk, Store, StoreSettings, StoredTopic};
@@ -23,6 +23,8 @@ use crate::otlp::{self, OtlpSettings};
 
 /// Interval between checks of the certificate files. A check costs one system call per file.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(5);
+/// Interval at which they are checked if clients have certificates, which end with their revocation.
+const CLIENT_CERTIFICATES_EVERY: Duration = Duration::from_millis(500);
 /// Interval between log lines on the progress of a long recovery.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
@@ -43,6 +45,8 @@ pub struct ServerSettings {
     pub shutdown_timeout: Duration,
     /// Certificate file and private key file.
     pub identity: Option<(PathBuf, PathBuf)>,
+    /// Admission of clients by their certificates.
+    pub client_auth: Option<ClientAuth>,
     /// `true` if other machines may connect without TLS.
     pub allow_plain: bool,
 }
@@ -99,7 +103,9 @@ impl Server {
         let shutdown_timeout = settings.shutdown_timeout;
         let mut server =
             Self { broker, tls, shutdown: Shutdown::default(), shutdown_timeout, workers, admin_token: None };
-        tokio::spawn(server.tls.clone().watch(CERTIFICATES_EVERY, server.drain()));
+        let every = if settings.client_auth.is_some() { CLIENT_CERTIFICATES_EVERY } else { CERTIFICATES_EVERY };
+        tokio::spawn(server.tls.clone().watch(every, server.drain()));
+        server.check_certificates();
         server.register_certificate_metrics();
         if let Some((endpoint, every)) = config.otlp() {
             let otlp = OtlpSettings::parse(endpoint, every)?;
@@ -233,6 +239,19 @@ impl Server {
         }
     }
 
+    /// Ends what clients do whose certificates are no longer accepted.
+    fn check_certificates(&self) {
+        let tls = self.tls.clone();
+        let is_admitted = move |of: &ClientCertificate| tls.admits(of.chain.iter().map(AsRef::as_ref));
+        self.broker.security.set_certificate_check(Box::new(is_admitted));
+        let security = Arc::downgrade(&self.broker.security);
+        self.tls.observe_clients(move || {
+            if let Some(security) = security.upgrade() {
+                security.outdate();
+            }
+        });
+    }
+
     fn register_certificate_metrics(&self) {
         let tls = self.tls.clone();
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
@@ -360,8 +379,13 @@ fn tls(settings: &ServerSettings, addresses: impl Iterator<Item = SocketAddr>) -
             IdentitySource::Fixed(Identity::self_signed(names)?)
         }
     };
-    let wrap = |error: io::Error| io::Error::new(error.kind(), format!("tls_cert and tls_key: {error}"));
-    Tls::new(source.into()).map_err(wrap)
+    let wrap = |error: io::Error| {
+        let keys =
+            if settings.client_auth.is_some() { "tls_cert, tls_key and tls_client_*" } else { "tls_cert and tls_key" };
+        io::Error::new(error.kind(), format!("{keys}: {error}"))
+    };
+    let settings = TlsSettings { client_auth: settings.client_auth.clone(), ..source.into() };
+    Tls::new(settings).map_err(wrap)
 }
 
 fn at(door: &str, address: SocketAddr, error: &io::Error) -> io::Error {

@@ -150,5 +150,5 @@ fn client_config(trust: &Trust, alpn: &[&[u8]]) -> io::Result<ClientConfig> {
         Trust::Anyone => trust::Trust::Anyone,
         Trust::File(path) => trust::Trust::Roots(trust::Roots::of_file(path)?),
     };
-    trust::client_config(trust, alpn)
+    trust::client_config(trust, alpn, None)
 }

@@ -1,6 +1,7 @@
 //! Identities: on whose behalf a client acts, from where, and what it may do.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::security::{Operation, Principal, Resource, ResourceKind, RoleName, Rules, Tables, TokenId, UserName};
@@ -23,15 +24,44 @@ pub struct Identity {
     known: Mutex<Known>,
 }
 
+/// Certificate with which a client has proved its identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// Subject (RFC 2253).
+    pub subject: String,
+    /// Common name or, if it has none, the first alternative name.
+    pub name: Option<String>,
+    /// Time in ms since 1970 from which it is no longer valid.
+    pub expires_ms: u64,
+    /// The certificate in DER form, and those between it and its root.
+    pub chain: Vec<Box<[u8]>>,
+}
+
+/// Returns `true` if a certificate would still be accepted in a handshake.
+pub type CertificateCheck = dyn Fn(&ClientCertificate) -> bool + Send + Sync;
+
 /// How a client logged in: what ends its login.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Proof {
+#[derive(Clone)]
+pub(super) enum Proof {
     /// Nothing ends it: the client did not log in, or logs in with each request.
     Lasting,
     /// With the user's password, until the user is deleted.
     Password,
     /// With a token, until it is deleted or expires.
     Token(TokenId),
+    /// With a certificate, until it expires or the check refuses it.
+    Certificate(Arc<ClientCertificate>, Option<Arc<CertificateCheck>>),
+}
+
+impl fmt::Debug for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lasting => f.write_str("Lasting"),
+            Self::Password => f.write_str("Password"),
+            Self::Token(id) => write!(f, "Token({id})"),
+            Self::Certificate(certificate, _) => write!(f, "Certificate({})", certificate.subject),
+        }
+    }
 }
 
 /// Writes all that decisions depend on: the user, the roles of the credential, and the host.
@@ -70,13 +100,12 @@ impl Identity {
     /// Creates the identity of a client that logged in with a user's password. It may do nothing once the user is
     /// deleted.
     pub fn with_password(user: UserName, host: &str) -> Self {
-        Self { proof: Proof::Password, ..Self::new(user, [], host) }
+        Self::with_proof(user, [], host, Proof::Password)
     }
 
-    /// Creates the identity of a client that logged in with a token. It may do nothing once the token is deleted or
-    /// has expired.
-    pub(super) fn with_token(user: UserName, roles: Vec<RoleName>, host: &str, id: TokenId) -> Self {
-        Self { proof: Proof::Token(id), ..Self::new(user, roles, host) }
+    /// Creates the identity of a client that logged in with this proof. It may do nothing once that is no longer valid.
+    pub(super) fn with_proof(user: UserName, roles: impl Into<Box<[RoleName]>>, host: &str, proof: Proof) -> Self {
+        Self { proof, ..Self::new(user, roles, host) }
     }
 
     /// Creates the identity of a program of the broker's own user.
@@ -95,13 +124,14 @@ impl Identity {
 
     /// Returns `true` if no change of credentials ends the login.
     pub(super) fn is_lasting(&self) -> bool {
-        self.proof == Proof::Lasting
+        matches!(self.proof, Proof::Lasting)
     }
 
-    /// Returns the token with which the client logged in.
-    pub(super) fn token(&self) -> Option<TokenId> {
-        match self.proof {
-            Proof::Token(id) => Some(id),
+    /// Returns until when the credential is valid, in ms since 1970; `None` if it has no such time.
+    pub(super) fn expires_ms(&self, tables: &Tables) -> Option<u64> {
+        match &self.proof {
+            Proof::Token(id) => tables.tokens.get(id)?.expires_ms,
+            Proof::Certificate(certificate, _) => Some(certificate.expires_ms),
             Proof::Lasting | Proof::Password => None,
         }
     }
@@ -117,10 +147,13 @@ impl Identity {
 
     /// Returns `true` if the login is valid at this time, in ms since 1970.
     fn is_valid(&self, tables: &Tables, now_ms: u64) -> bool {
-        match self.proof {
+        match &self.proof {
             Proof::Lasting => true,
             Proof::Password => tables.users.get(self.user.as_str()).is_some(),
-            Proof::Token(id) => tables.tokens.get(&id).is_some_and(|token| !token.is_expired(now_ms)),
+            Proof::Token(id) => tables.tokens.get(id).is_some_and(|token| !token.is_expired(now_ms)),
+            Proof::Certificate(certificate, check) => {
+                certificate.expires_ms > now_ms && check.as_ref().is_none_or(|check| check(certificate))
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! name it, so no client can read it. Without one, they are lost when the broker stops, except for the users of the
 //! configuration.
 
+mod certificates;
 mod expiry;
 mod identity;
 mod sasl;
@@ -33,8 +34,8 @@ use crate::topic::Topic;
 use crate::wakes::Wakes;
 
 use expiry::Expiries;
-pub use identity::Identity;
 use identity::Permissions;
+pub use identity::{CertificateCheck, ClientCertificate, Identity};
 pub use sasl::{Sasl, SaslStep, unknown_mechanism};
 
 /// Users, roles, access control lists and secrets.
@@ -72,6 +73,8 @@ pub struct Security {
     of_configuration: Users,
     permissions: Permissions,
     expiries: Arc<Expiries>,
+    /// Check of the certificates of connected clients, once it is set.
+    certificate_check: OnceLock<Arc<CertificateCheck>>,
     /// Done once the tables have been read from the topic.
     restored: Restored,
     /// Topic of the users and access control lists, once it exists. Locked during each change.
@@ -106,6 +109,7 @@ impl Security {
             configured: settings.users.iter().map(|user| user.name.clone()).collect(),
             permissions: Permissions::new(Tables::new(users.clone()), core.settings().clock),
             expiries: Arc::default(),
+            certificate_check: OnceLock::new(),
             of_configuration: users,
             restored: Restored::default(),
             topic: Arc::new(tokio::sync::Mutex::new(topic)),

@@ -6,6 +6,7 @@ use engine::security::{SecurityRecord, Token, TokenId, TokenText, UserName};
 use engine::{Error, ErrorKind, Result};
 
 use super::expiry::Expiries;
+use super::identity::Proof;
 use super::{Identity, Security};
 use crate::logins::LoginSource;
 
@@ -41,7 +42,7 @@ impl Security {
         if let Some(expires_ms) = token.expires_ms {
             self.outdate_at(expires_ms);
         }
-        Some(Ok(Identity::with_token(token.user, token.roles, &source.host(), text.id)))
+        Some(Ok(Identity::with_proof(token.user, token.roles, &source.host(), Proof::Token(text.id))))
     }
 
     /// Returns all tokens in the order of their ids.
@@ -88,7 +89,7 @@ impl Security {
     }
 
     /// Makes all decisions again at this time, in ms since 1970.
-    fn outdate_at(self: &Arc<Self>, at_ms: u64) {
+    pub(super) fn outdate_at(self: &Arc<Self>, at_ms: u64) {
         if self.expiries.add(at_ms) {
             tokio::spawn(outdate(Arc::downgrade(self), self.expiries.clone()));
         }
@@ -96,7 +97,7 @@ impl Security {
 
     /// Returns until when the login of a client is valid, in ms since 1970; `None` if it has no such time.
     pub fn expires_ms(&self, identity: &Identity) -> Option<u64> {
-        self.permissions.read().tokens.get(&identity.token()?)?.expires_ms
+        identity.expires_ms(&self.permissions.read())
     }
 }
 
@@ -107,8 +108,7 @@ async fn outdate(security: Weak<Security>, expiries: Arc<Expiries>) {
             let Some(security) = security.upgrade() else { return };
             let (is_due, wait) = expiries.take_due(security.core.now_ms());
             if is_due {
-                security.permissions.change(|_| ());
-                security.end_refused();
+                security.outdate();
             }
             wait
         };

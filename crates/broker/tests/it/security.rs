@@ -38,6 +38,7 @@ fn settings() -> Settings {
         users: vec![user("root"), user("app")],
         super_users: vec![name("root")],
         is_authorizing: true,
+        ..SecuritySettings::default()
     };
     Settings { security, ..Settings::default() }
 }

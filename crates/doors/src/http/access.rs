@@ -1,6 +1,5 @@
 //! The login of each request, and the permissions that each route requires.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::rejection::RawPathParamsRejection;
@@ -62,8 +61,8 @@ pub(super) async fn check(
     };
     let params: Vec<(String, String)> =
         params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let address = request.extensions().get::<Caller>().map(|caller| caller.address);
-    let identity = match admit(&http, needs, &params, request.headers(), address).await {
+    let caller = request.extensions().get::<Caller>();
+    let identity = match admit(&http, needs, &params, request.headers(), caller).await {
         Ok(identity) => identity,
         Err(failure) => return failure.into_response(),
     };
@@ -82,10 +81,10 @@ async fn admit(
     needs: Needs,
     params: &[(String, String)],
     headers: &HeaderMap,
-    address: Option<IpAddr>,
+    caller: Option<&Caller>,
 ) -> Result<Arc<Identity>> {
     let is_required = http.is_login_required && !matches!(needs, Needs::Nothing);
-    let identity = login::identify(&http.broker, Door::Http, headers, address, is_required).await;
+    let identity = login::identify(&http.broker, Door::Http, headers, caller, is_required).await;
     let identity = identity.map_err(|error| match error.kind {
         ErrorKind::Denied => Failure::with_status(error, StatusCode::UNAUTHORIZED),
         _ => error.into(),

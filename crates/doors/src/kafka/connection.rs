@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use broker::{Attempt, Broker, Wakes};
+use broker::{Attempt, Broker, LoginSource, Wakes};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use net::Outbox;
 use net::service::{Handler, Held, Peer, Reply, Standing, once};
+use net::tls::PeerIdentity;
 
 use super::caller::{Caller, Leaving, Refusal};
 use super::codec::{self, Answer, Body, Call, FETCH, KafkaProtocol, PRODUCE};
@@ -20,6 +21,7 @@ use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, Produced};
 use super::security::Login;
 use super::share::{self, SHARE_FETCH, ShareConnection, ShareSessions};
+use crate::login;
 
 /// Host name of a peer without an address, which is on this machine.
 const LOCALHOST: &str = "localhost";
@@ -67,7 +69,11 @@ impl Handler<KafkaProtocol> for KafkaHandler {
     fn open(&self, peer: &Rc<Rc<Peer>>, _outbox: &Arc<Outbox>) -> Session {
         let local = peer.local.map_or_else(|| (LOCALHOST.to_owned(), 0), |at| (written(at), at.port()));
         let advertised = self.advertised.clone().unwrap_or(local);
-        let login = Rc::new(Login::new(self.is_login_required, &host_of(peer)));
+        let certificate = PeerIdentity::of_certificates(Some(&peer.certificates));
+        let source = LoginSource { door: broker::Door::Kafka, address: peer.address.map(|at| at.ip()) };
+        let certified = login::of_certificate(&self.broker, certificate.as_ref(), source);
+        peer.is_known.set(peer.is_known.get() || certified.is_some());
+        let login = Rc::new(Login::new(self.is_login_required, &host_of(peer), certified));
         Session {
             peer: Rc::clone(peer),
             advertised,

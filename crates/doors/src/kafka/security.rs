@@ -34,8 +34,10 @@ const HANDSHAKE_VERSION: i16 = 1;
 
 /// State of the login of a connection.
 pub(super) struct Login {
-    /// `true` if a login is required.
+    /// `true` if a login by SASL is offered.
     is_required: bool,
+    /// `true` if the client has logged in by its certificate.
+    is_certified: bool,
     step: RefCell<Step>,
     /// Anonymous until the login has succeeded.
     identity: RefCell<Arc<Identity>>,
@@ -55,10 +57,12 @@ enum Step {
 }
 
 impl Login {
-    /// Creates the state of a connection from this host.
-    pub(super) fn new(is_required: bool, host: &str) -> Self {
-        let identity = RefCell::new(Arc::new(Identity::anonymous(host)));
-        Self { is_required, step: RefCell::default(), identity }
+    /// Creates the state of a connection from this host. A client with a certificate has logged in, and may log in by
+    /// SASL as well.
+    pub(super) fn new(is_required: bool, host: &str, certified: Option<Identity>) -> Self {
+        let is_certified = certified.is_some();
+        let identity = RefCell::new(Arc::new(certified.unwrap_or_else(|| Identity::anonymous(host))));
+        Self { is_required, is_certified, step: RefCell::default(), identity }
     }
 
     /// Returns the identity of the client; anonymous if the connection has not logged in.
@@ -71,6 +75,7 @@ impl Login {
         let passes = match &*self.step.borrow() {
             Step::Failed => false,
             Step::Done => broker.security.is_valid(&self.identity.borrow()),
+            Step::Begin if self.is_certified => broker.security.is_valid(&self.identity.borrow()),
             _ => !self.is_required || BEFORE_LOGIN.contains(&key),
         };
         if !passes {
@@ -79,7 +84,7 @@ impl Login {
         passes
     }
 
-    /// Returns `true` if the login has succeeded.
+    /// Returns `true` if a login by SASL has succeeded.
     pub(super) fn is_done(&self) -> bool {
         matches!(*self.step.borrow(), Step::Done)
     }
@@ -89,6 +94,7 @@ impl Login {
         match *self.step.borrow() {
             Step::Failed => Standing::Over,
             Step::Done => Standing::Open,
+            Step::Begin if self.is_certified => Standing::Open,
             _ if self.is_required => Standing::Opening,
             _ => Standing::Open,
         }
@@ -172,10 +178,11 @@ impl Login {
         }
     }
 
-    /// Returns `true` unless the connection has logged in as another user.
+    /// Returns `true` unless the connection has logged in by SASL as another user.
     fn stays(&self, identity: &Identity) -> bool {
         let before = self.identity.borrow();
-        before.user().as_str() == ANONYMOUS || before.user() == identity.user()
+        let has_logged_in = before.user().as_str() != ANONYMOUS && !self.is_certified;
+        !has_logged_in || before.user() == identity.user()
     }
 }
 

@@ -88,7 +88,7 @@ impl Handler<NativeProtocol> for NativeHandler {
             is_leaving: watch::Sender::new(false),
         };
         let room = Room::of(&self.broker, peer);
-        let login = Login::new(self.is_login_required, peer);
+        let login = Login::new(&self.broker, self.is_login_required, peer);
         Connection { broker: self.broker.clone(), peer: peer.clone(), login, room, shared: Arc::new(shared) }
     }
 

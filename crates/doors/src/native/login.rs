@@ -6,7 +6,10 @@ use std::sync::Arc;
 use broker::{Broker, Door, Identity, LoginSource, Sasl, SaslStep, unknown_mechanism};
 use engine::{Error, ErrorKind, Result};
 use net::service::Peer;
+use net::tls::PeerIdentity;
 use wire::Response;
+
+use crate::login;
 
 /// Mechanism of programs of the broker's own user: see [`Sasl::begin_administrator`].
 const TOKEN: &str = "TOKEN";
@@ -33,9 +36,14 @@ enum Step {
 }
 
 impl Login {
-    pub(super) fn new(is_required: bool, peer: &Peer) -> Self {
-        let identity = RefCell::new(Arc::new(Identity::anonymous(&source_of(peer).host())));
-        Self { is_required, step: RefCell::default(), identity }
+    /// Creates the state of a connection. A client with a certificate has logged in.
+    pub(super) fn new(broker: &Broker, is_required: bool, peer: &Peer) -> Self {
+        let source = source_of(peer);
+        let certificate = PeerIdentity::of_certificates(Some(&peer.certificates));
+        let certified = login::of_certificate(broker, certificate.as_ref(), source);
+        let step = if certified.is_some() { Step::In } else { Step::Out };
+        let identity = certified.unwrap_or_else(|| Identity::anonymous(&source.host()));
+        Self { is_required, step: RefCell::new(step), identity: RefCell::new(Arc::new(identity)) }
     }
 
     pub(super) fn identity(&self) -> Arc<Identity> {

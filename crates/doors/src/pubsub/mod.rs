@@ -251,7 +251,7 @@ async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answe
         // The certificates with which a push endpoint verifies its tokens are public.
         let is_required = door.is_login_required && !is_open(&head);
         let identity =
-            login::identify(&door.broker, broker::Door::Pubsub, &head.headers, Some(address), is_required).await;
+            login::identify(&door.broker, broker::Door::Pubsub, &head.headers, Some(&caller), is_required).await;
         let identity = Arc::new(identity.map_err(unauthenticated)?);
         Ok(Ask { door, address, identity, held: Arc::default(), drain: caller.connection.drain(), deadline })
     };

@@ -41,8 +41,6 @@ pub(super) const DATABASES: usize = 16;
 const WAITED_KEYS_MAX: usize = 1024;
 /// Address shown for a peer without an address, which is on this machine.
 const LOCALHOST: &str = "127.0.0.1:0";
-/// Host of such a peer.
-const LOCAL_HOST: &str = "127.0.0.1";
 /// Bytes that are evicted for a command that found no memory, in addition to the size of its arguments.
 pub(super) const SPARE_BYTES: usize = 4096;
 
@@ -80,6 +78,8 @@ pub(super) struct Session {
     pub(super) identity: Rc<RefCell<Arc<Identity>>>,
     /// What the client may do with all keys of the database.
     pub(super) reach: Reach,
+    /// Identity that the client has proved by its certificate.
+    pub(super) certified: Option<Arc<Identity>>,
     pub(super) is_resp3: bool,
     pub(super) database: usize,
     is_durable: bool,
@@ -148,7 +148,6 @@ impl Handler<RedisProtocol> for Door {
     }
 
     fn open(&self, peer: &Rc<Rc<Peer>>, outbox: &Arc<Outbox>) -> Session {
-        let host = peer.address.map_or_else(|| LOCAL_HOST.to_owned(), |at| at.ip().to_canonical().to_string());
         let text = |address: Option<std::net::SocketAddr>| address.map_or(LOCALHOST.into(), |at| at.to_string());
         let client = Arc::new(Client {
             id: peer.id,
@@ -166,13 +165,14 @@ impl Handler<RedisProtocol> for Door {
             args_bytes: AtomicUsize::new(0),
         });
         self.clients.add(client.clone());
-        let login = if self.is_login_required { Login::Needed } else { Login::NotNeeded };
-        let identity = Arc::new(Identity::anonymous(&host));
+        let certified = commands::session::certified(self, peer, &client);
+        let (login, identity) = commands::session::begin(self, certified.as_ref(), &client);
         Session {
             client,
             peer: Rc::clone(peer),
             login: Rc::new(RefCell::new(login)),
             reach: Reach::outdated(identity.clone()),
+            certified,
             identity: Rc::new(RefCell::new(identity)),
             is_resp3: false,
             database: 0,

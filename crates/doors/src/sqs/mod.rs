@@ -59,6 +59,7 @@ use query::Form;
 use sigv4::Auth;
 
 use crate::ledger;
+use crate::login;
 use crate::strangers::{self, Stranger};
 
 /// Maximum size of a request body. A message of 1 MiB takes three times as many bytes if each of them is escaped.
@@ -354,7 +355,11 @@ impl Door {
             body,
         };
         let now_s = self.sqs.broker.now_ms() / 1000;
-        let identity = self.auth.identify(&signed, now_s)?;
+        let source = LoginSource { door: broker::Door::Sqs, address: Some(caller.address) };
+        let certified = login::of_certificate(&self.sqs.broker, caller.connection.identity.as_ref(), source);
+        // A client with a certificate need not sign, and its signature says only where its queues are.
+        let auth = if certified.is_some() { &Auth::Off } else { &self.auth };
+        let identity = auth.identify(&signed, now_s)?;
         let default = &self.sqs.default;
         let home = Home {
             account: identity.account.unwrap_or(&default.account).to_owned(),
@@ -370,6 +375,7 @@ impl Door {
         let from = caller.address.to_canonical().to_string();
         let user = identity.access_key.filter(|_| self.auth.is_verifying());
         let identity = match user.map(UserName::parse).transpose() {
+            _ if certified.is_some() => certified.unwrap_or_else(|| broker::Identity::anonymous(&from)),
             Ok(Some(user)) => broker::Identity::new(user, [], &from),
             Ok(None) | Err(_) => broker::Identity::anonymous(&from),
         };

@@ -5,6 +5,7 @@
 //! [`SecurityRecord`]s once those are in the topic [`SECURITY_TOPIC`].
 
 mod acl;
+mod certificate;
 mod record;
 mod resource;
 mod role;
@@ -20,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::limits::USER_NAME_BYTES_MAX;
 
 pub use acl::{Acl, AclFilter, Acls, Match, Principal, Rules};
+pub use certificate::NameRules;
 pub use record::SecurityRecord;
 pub use resource::{Operation, Operations, Pattern, PatternKind, Resource, ResourceKind};
 pub use role::{BuiltInRole, Members, RoleName};

@@ -5,14 +5,15 @@ use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rustls::RootCertStore;
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 
-use super::identity::{provider, read_certificates};
-use super::x509::Facts;
+use super::identity::{provider, read_certificates, read_revocations};
+use super::x509::{Facts, is_version_1};
 
 /// Admission of clients by their certificates.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub struct ClientAuth {
     pub names: Vec<String>,
     /// Fingerprints of which a client needs one, unless it has one of the names.
     pub fingerprints: Vec<Fingerprint>,
+    /// PEM file of the revocation lists of the issuers. A certificate whose issuer has no list in it is accepted.
+    pub revoked: Option<PathBuf>,
 }
 
 /// SHA-256 of a certificate. Its text form has 64 hexadecimal digits, with or without colons between them.
@@ -91,20 +94,37 @@ pub struct PeerIdentity {
     pub names: Vec<String>,
     /// Fingerprint of the client's certificate.
     pub fingerprint: Fingerprint,
+    /// Subject of the certificate (RFC 2253); empty if it cannot be read.
+    pub subject: String,
+    /// Common name of the subject.
+    pub common_name: Option<String>,
+    /// Last moment at which the certificate is valid.
+    pub expires_at: SystemTime,
+    /// Chain that the client presented, as it was sent.
+    pub chain: Arc<[CertificateDer<'static>]>,
 }
 
 impl PeerIdentity {
     /// Returns the identity for the result of `peer_certificates` after the handshake; `None` for a client without a
     /// certificate.
     pub fn of_certificates(chain: Option<&[CertificateDer<'_>]>) -> Option<Self> {
-        let certificate = chain?.first()?;
-        match Facts::read(certificate) {
-            Ok(facts) => Some(Self { names: facts.names, fingerprint: Fingerprint::of(certificate) }),
-            Err(error) => {
-                tracing::warn!(%error, "cannot read the names in a client's certificate");
-                Some(Self { names: Vec::new(), fingerprint: Fingerprint::of(certificate) })
-            }
-        }
+        let chain = chain?;
+        let certificate = chain.first()?;
+        let facts = Facts::read(certificate).inspect_err(|error| {
+            tracing::warn!(%error, "cannot read the names in a client's certificate");
+        });
+        let facts = facts.ok();
+        let expires_at = facts.as_ref().map_or(SystemTime::UNIX_EPOCH, Facts::expires_at);
+        let (names, subject, common_name) =
+            facts.map_or_else(Default::default, |facts| (facts.names, facts.subject, facts.common_name));
+        Some(Self {
+            names,
+            fingerprint: Fingerprint::of(certificate),
+            subject,
+            common_name,
+            expires_at,
+            chain: chain.iter().map(|certificate| certificate.clone().into_owned()).collect(),
+        })
     }
 
     /// Returns the identity of the client of a QUIC connection.
@@ -118,6 +138,7 @@ impl PeerIdentity {
 #[derive(Debug)]
 pub(super) struct ClientCheck {
     roots: Vec<CertificateDer<'static>>,
+    revoked: Vec<CertificateRevocationListDer<'static>>,
     chains: Arc<dyn ClientCertVerifier>,
     allowed: Arc<ClientAuth>,
 }
@@ -130,14 +151,16 @@ impl ClientCheck {
         for root in &roots {
             store.add(root.clone()).map_err(|error| wrap(&error))?;
         }
+        let revoked = auth.revoked.as_deref().map_or(Ok(Vec::new()), read_revocations)?;
         let chains = WebPkiClientVerifier::builder_with_provider(store.into(), provider());
+        let chains = chains.with_crls(revoked.clone()).allow_unknown_revocation_status();
         let chains = chains.build().map_err(|error| wrap(&error))?;
-        Ok(Self { roots, chains, allowed: auth.clone() })
+        Ok(Self { roots, revoked, chains, allowed: auth.clone() })
     }
 
     /// Returns `true` if both admit the same clients.
     pub fn is_same(&self, other: &Self) -> bool {
-        self.roots == other.roots
+        self.roots == other.roots && self.revoked == other.revoked
     }
 
     pub fn check(
@@ -146,7 +169,14 @@ impl ClientCheck {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), rustls::Error> {
-        self.chains.verify_client_cert(certificate, intermediates, now)?;
+        self.chains.verify_client_cert(certificate, intermediates, now).inspect_err(|error| {
+            let hint = if is_version_1(certificate) {
+                "; it has version 1: issue it with an extension, for version 3"
+            } else {
+                ""
+            };
+            tracing::info!("refused a client's certificate: {error}{hint}");
+        })?;
         let ClientAuth { names, fingerprints, .. } = &*self.allowed;
         if names.is_empty() && fingerprints.is_empty() {
             return Ok(());

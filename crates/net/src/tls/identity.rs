@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 /// Certificate chain and its private key.
@@ -66,4 +66,12 @@ pub(super) fn read_certificates(path: &Path) -> io::Result<Vec<CertificateDer<'s
         return Err(io::Error::other(format!("{}: no certificate in it", path.display())));
     }
     Ok(certificates)
+}
+
+/// Reads all revocation lists of a PEM file, which may be none.
+pub(super) fn read_revocations(path: &Path) -> io::Result<Vec<CertificateRevocationListDer<'static>>> {
+    let lists = CertificateRevocationListDer::pem_file_iter(path);
+    lists
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
 }

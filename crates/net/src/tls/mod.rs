@@ -12,8 +12,8 @@ mod x509;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, RwLock};
@@ -82,7 +82,8 @@ impl TlsSettings {
             IdentitySource::Files { certificate, key } => vec![certificate.as_path(), key.as_path()],
             IdentitySource::Fixed(_) => Vec::new(),
         });
-        of_identities.chain(self.client_auth.iter().map(|auth| auth.roots.as_path()))
+        let of_clients = self.client_auth.iter().flat_map(|auth| [Some(auth.roots.as_path()), auth.revoked.as_deref()]);
+        of_identities.chain(of_clients.flatten())
     }
 }
 
@@ -104,6 +105,8 @@ pub struct Tls {
     seen: Mutex<Seen>,
     reloads: AtomicU64,
     failed_reloads: AtomicU64,
+    /// Called after other clients are admitted than before.
+    clients_observer: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// State of the files when they were last read. Locked for the whole of a reload, so that only one runs at a time.
@@ -133,6 +136,7 @@ impl Tls {
             seen: Mutex::new(Seen { stamps, error: None }),
             reloads: AtomicU64::new(0),
             failed_reloads: AtomicU64::new(0),
+            clients_observer: OnceLock::new(),
         }))
     }
 
@@ -187,6 +191,9 @@ impl Tls {
         *self.current.loaded.write() = Arc::new(loaded);
         if !is_same_check {
             self.current.clients_generation.fetch_add(1, Ordering::AcqRel);
+            if let Some(observer) = self.clients_observer.get() {
+                observer();
+            }
         }
         self.reloads.fetch_add(1, Ordering::Relaxed);
         tracing::info!(expires_in_days, "certificates were reloaded");
@@ -215,6 +222,22 @@ impl Tls {
         }
         if let Err(error) = self.reload_seen(&mut seen) {
             tracing::debug!(%error, "cannot use the certificates");
+        }
+    }
+
+    /// Sets the function that is called whenever other clients are admitted than before, so that connected ones can be
+    /// checked again. Only the first function is kept.
+    pub fn observe_clients(&self, observer: impl Fn() + Send + Sync + 'static) {
+        drop(self.clients_observer.set(Box::new(observer)));
+    }
+
+    /// Returns `true` if a client with this chain of certificates, in DER form, would be admitted now.
+    pub fn admits<'c>(&self, chain: impl IntoIterator<Item = &'c [u8]>) -> bool {
+        let loaded = self.current.loaded.read().clone();
+        let chain: Vec<_> = chain.into_iter().map(CertificateDer::from).collect();
+        match (&loaded.clients, &chain[..]) {
+            (Some(clients), [certificate, others @ ..]) => clients.check(certificate, others, UnixTime::now()).is_ok(),
+            _ => false,
         }
     }
 

@@ -14,8 +14,8 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use super::identity::{provider, read_certificates};
-use super::x509::Facts;
+use super::identity::{Identity, provider, read_certificates};
+use super::x509::{Facts, is_version_1};
 
 /// Servers that a client trusts.
 pub enum Trust {
@@ -137,7 +137,7 @@ impl fmt::Display for Fault {
 }
 
 /// Returns the TLS settings of a client.
-pub fn client_config(trust: Trust, alpn: &[&[u8]]) -> io::Result<ClientConfig> {
+pub fn client_config(trust: Trust, alpn: &[&[u8]], identity: Option<Identity>) -> io::Result<ClientConfig> {
     let provider = provider();
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -151,7 +151,15 @@ pub fn client_config(trust: Trust, alpn: &[&[u8]]) -> io::Result<ClientConfig> {
             builder.with_custom_certificate_verifier(Arc::new(Trusted { chains, exact, refusal }))
         }
     };
-    let mut config = builder.with_no_client_auth();
+    let mut config = match identity {
+        Some(Identity { chain, .. }) if chain.first().is_some_and(|certificate| is_version_1(certificate)) => {
+            return Err(io::Error::other(
+                "the certificate of this client has version 1: issue it with an extension, for version 3",
+            ));
+        }
+        Some(Identity { chain, key }) => builder.with_client_auth_cert(chain, key).map_err(io::Error::other)?,
+        None => builder.with_no_client_auth(),
+    };
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
     Ok(config)
 }

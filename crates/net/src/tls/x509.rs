@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
+use x509_parser::x509::{RelativeDistinguishedName, X509Version};
 
 /// Contents of a certificate.
 #[derive(Debug)]
@@ -19,6 +20,10 @@ pub(super) struct Facts {
     pub is_issuer: bool,
     /// Names of its subject: its hosts, URIs and e-mail addresses or, if it has none of these, its common name.
     pub names: Vec<String>,
+    /// Subject as RFC 2253 writes it, with the attribute names of Java and OpenSSL.
+    pub subject: String,
+    /// First common name of its subject.
+    pub common_name: Option<String>,
     /// Limits of its validity in seconds since 1970, both inclusive.
     not_before: i64,
     not_after: i64,
@@ -41,9 +46,10 @@ impl Facts {
             }
         }
         names.extend(hosts.iter().cloned());
+        let common: Vec<String> =
+            certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok()).map(str::to_owned).collect();
         if names.is_empty() {
-            let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
-            names.extend(common.map(str::to_owned));
+            names.extend(common.iter().cloned());
         }
         let validity = certificate.validity();
         let constraints = certificate.basic_constraints().map_err(io::Error::other)?;
@@ -52,6 +58,8 @@ impl Facts {
             addresses,
             is_issuer: constraints.is_some_and(|constraints| constraints.value.ca),
             names,
+            subject: subject_of(&certificate),
+            common_name: common.into_iter().next(),
             not_before: validity.not_before.timestamp(),
             not_after: validity.not_after.timestamp(),
         })
@@ -79,6 +87,54 @@ impl Facts {
         }
         Ok(())
     }
+}
+
+/// Returns `true` for a certificate without extensions, which older tools issue, and TLS here does not accept.
+pub(super) fn is_version_1(der: &[u8]) -> bool {
+    X509Certificate::from_der(der).is_ok_and(|(_, certificate)| certificate.version() == X509Version::V1)
+}
+
+/// Attribute types that have a short name in RFC 2253, section 2.3.
+const SHORT_NAMES: [(&str, &str); 9] = [
+    ("2.5.4.3", "CN"),
+    ("2.5.4.6", "C"),
+    ("2.5.4.7", "L"),
+    ("2.5.4.8", "ST"),
+    ("2.5.4.9", "STREET"),
+    ("2.5.4.10", "O"),
+    ("2.5.4.11", "OU"),
+    ("0.9.2342.19200300.100.1.25", "DC"),
+    ("0.9.2342.19200300.100.1.1", "UID"),
+];
+
+/// Returns the subject of a certificate: its parts from the last to the first, separated by commas.
+fn subject_of(certificate: &X509Certificate<'_>) -> String {
+    let parts: Vec<_> = certificate.subject().iter_rdn().collect();
+    let of_part = |part: &RelativeDistinguishedName<'_>| {
+        let attributes = part.iter().map(|attribute| {
+            let oid = attribute.attr_type().to_id_string();
+            let name = SHORT_NAMES.iter().find(|(known, _)| *known == oid).map_or(&*oid, |(_, name)| name);
+            format!("{name}={}", escaped(attribute.as_str().unwrap_or_default()))
+        });
+        attributes.collect::<Vec<_>>().join("+")
+    };
+    parts.into_iter().rev().map(of_part).collect::<Vec<_>>().join(",")
+}
+
+/// Writes a value with backslashes before the characters that have a meaning in a subject (RFC 2253, section 2.4).
+fn escaped(value: &str) -> String {
+    let last = value.chars().count().saturating_sub(1);
+    let mut written = String::new();
+    for (at, char) in value.chars().enumerate() {
+        let is_special = matches!(char, ',' | '+' | '"' | '\\' | '<' | '>' | ';')
+            || at == 0 && matches!(char, '#' | ' ')
+            || at == last && char == ' ';
+        if is_special {
+            written.push('\\');
+        }
+        written.push(char);
+    }
+    written
 }
 
 /// Parses an address of four or sixteen bytes.
@@ -114,6 +170,24 @@ mod tests {
         assert_eq!(facts.hosts, ["node.example"]);
         let facts = Facts::read(&made(vec![])).expect("a certificate");
         assert_eq!((facts.names, facts.hosts), (vec!["common".to_owned()], vec![]));
+    }
+
+    #[test]
+    fn a_subject_is_written_from_its_last_part_to_its_first() {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        for (part, value) in [
+            (DnType::CountryName, "DE"),
+            (DnType::OrganizationName, "Acme, Inc."),
+            (DnType::OrganizationalUnitName, "#1 "),
+            (DnType::CommonName, "billing"),
+        ] {
+            params.distinguished_name.push(part, value);
+        }
+        let key = KeyPair::generate().expect("a key");
+        let facts = Facts::read(params.self_signed(&key).expect("a certificate").der()).expect("a certificate");
+        assert_eq!(facts.subject, "CN=billing,OU=\\#1\\ ,O=Acme\\, Inc.,C=DE");
+        assert_eq!(facts.common_name.as_deref(), Some("billing"));
     }
 
     #[test]

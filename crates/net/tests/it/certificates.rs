@@ -2,9 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use net::tls::{Fingerprint, IdentitySource, NamedIdentity};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer, KeyIdMethod, KeyPair,
+    RevokedCertParams, SanType, date_time_ymd,
+};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use tempfile::TempDir;
@@ -22,6 +27,7 @@ pub struct Made {
     pub key: String,
     pub der: CertificateDer<'static>,
     key_der: Vec<u8>,
+    serial: u64,
 }
 
 impl Made {
@@ -42,11 +48,18 @@ impl Authority {
 
     /// Issues a certificate for these host names with a common name, valid until this year.
     pub fn issue(&self, common: &str, hosts: &[&str], until: i32) -> Made {
+        self.issue_until(common, hosts, date_time_ymd(until, 1, 1).into())
+    }
+
+    pub fn issue_until(&self, common: &str, hosts: &[&str], until: SystemTime) -> Made {
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, common);
         let host = |host: &&str| SanType::DnsName((*host).try_into().expect("a name"));
         params.subject_alt_names = hosts.iter().map(host).collect();
-        params.not_after = date_time_ymd(until, 1, 1);
+        params.not_after = until.into();
+        params.serial_number = Some(serial.into());
         let key = KeyPair::generate().expect("a key");
         let made = params.signed_by(&key, &self.issuer).expect("a certificate");
         Made {
@@ -54,7 +67,27 @@ impl Authority {
             key: key.serialize_pem(),
             der: made.der().clone(),
             key_der: key.serialize_der(),
+            serial,
         }
+    }
+
+    /// Returns a revocation list with these certificates, in PEM form.
+    pub fn revoke(&self, revoked_certs: &[&Made]) -> String {
+        let revoked = |made: &&Made| RevokedCertParams {
+            serial_number: made.serial.into(),
+            revocation_time: date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(2100, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked_certs.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).expect("a list").pem().expect("text")
     }
 
     pub fn server(&self, host: &str) -> Made {

@@ -374,7 +374,7 @@ async fn tls_and_plaintext_come_on_one_port() {
     let folder = Folder::new();
     let alice = ca.issue("alice", &[], 2100);
     let roots = folder.write("roots.pem", &ca.pem);
-    let auth = ClientAuth { roots, is_required: false, names: Vec::new(), fingerprints: Vec::new() };
+    let auth = ClientAuth { roots, is_required: false, names: Vec::new(), fingerprints: Vec::new(), revoked: None };
     let identities = vec![folder.identity("own", &ca.server("server.example"))];
     let tls = Tls::new(TlsSettings { identities, refuse_unknown_names: false, client_auth: Some(auth) }).expect("TLS");
     let server = Running::with(settings(), Some(&tls), ConnectionLimits::up_to(100));

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use net::tls::{ClientAuth, PeerIdentity, Reloaded, Tls, TlsSettings};
@@ -127,7 +128,7 @@ async fn a_protocol_is_agreed_on_or_the_handshake_fails() {
 /// Returns TLS for `server.example` that requires client certificates of this authority.
 fn mutual(ca: &Authority, folder: &Folder, change: impl FnOnce(&mut ClientAuth)) -> Arc<Tls> {
     let roots = folder.write("roots.pem", &ca.pem);
-    let mut auth = ClientAuth { roots, is_required: true, names: Vec::new(), fingerprints: Vec::new() };
+    let mut auth = ClientAuth { roots, is_required: true, names: Vec::new(), fingerprints: Vec::new(), revoked: None };
     change(&mut auth);
     let identities = vec![folder.identity("own", &ca.server("server.example"))];
     Tls::new(TlsSettings { client_auth: Some(auth), ..settings(identities) }).expect("TLS")
@@ -171,6 +172,44 @@ async fn clients_are_let_in_by_authority_name_or_fingerprint() {
     assert_eq!(enter(&optional, &ca, None).await.expect("let in"), None);
     assert!(enter(&optional, &ca, Some(&alice)).await.expect("let in").is_some());
     assert!(enter(&optional, &ca, Some(&stranger)).await.is_err());
+}
+
+/// A revoked client is refused, also one that resumes, and connected clients can be checked again.
+#[tokio::test]
+async fn a_revoked_client_is_refused() {
+    let ca = Authority::new();
+    let folder = Folder::new();
+    let [alice, bob] = ["alice", "bob"].map(|name| ca.issue(name, &[], 2100));
+    let list = folder.write("revoked.pem", &ca.revoke(&[]));
+    let tls = mutual(&ca, &folder, |auth| auth.revoked = Some(list));
+    let changes = Arc::new(AtomicUsize::new(0));
+    let counted = changes.clone();
+    tls.observe_clients(move || drop(counted.fetch_add(1, Ordering::Relaxed)));
+    let resuming = ca.client(&[], Some(&alice));
+    for _ in 0..2 {
+        let config = tls.server_config(&[]).expect("a configuration");
+        assert!(connect(config, &resuming, "server.example").await.is_ok());
+    }
+    let chains = [&alice, &bob].map(|made| PeerIdentity::of_certificates(Some(std::slice::from_ref(&made.der))));
+    let admits = |who: usize| {
+        let chain = chains[who].as_ref().expect("an identity").chain.clone();
+        tls.admits(chain.iter().map(AsRef::as_ref))
+    };
+    assert!(admits(0) && admits(1));
+    assert!(!tls.admits([]) && !tls.admits([&b"no certificate"[..]]));
+    folder.write("revoked.pem", &ca.revoke(&[&alice]));
+    assert_eq!(tls.reload().expect("reloaded"), Reloaded::Changed);
+    assert_eq!(changes.load(Ordering::Relaxed), 1);
+    assert!(!admits(0) && admits(1));
+    let config = tls.server_config(&[]).expect("a configuration");
+    assert!(connect(config, &resuming, "server.example").await.is_err());
+    assert!(enter(&tls, &ca, Some(&alice)).await.is_err());
+    assert!(enter(&tls, &ca, Some(&bob)).await.expect("let in").is_some());
+    assert_eq!(tls.reload().expect("reloaded"), Reloaded::Same);
+    folder.write("revoked.pem", "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n");
+    assert!(tls.reload().is_err());
+    assert!(!admits(0) && admits(1), "the list before stays in force");
+    assert_eq!(changes.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]

@@ -48,7 +48,9 @@ async fn connect(config: &Config) -> Result<Client> {
 /// Returns the settings of a client, with the login that the configuration names. A password that it does not have is
 /// asked for.
 fn client_settings(config: &Config) -> Result<ClientSettings> {
+    let client = config.client();
     let login = match config.credential()? {
+        Credential::None if client.identity.is_some() => None,
         Credential::None => admin_token::login(&Address::parse(config.server_address())?),
         Credential::Token(token) => Some(Login::token(token)?),
         Credential::User(name, Some(password)) => Some(Login::new(name, password)?),
@@ -60,5 +62,5 @@ fn client_settings(config: &Config) -> Result<ClientSettings> {
             return Err(Failure::new(USAGE, message));
         }
     };
-    Ok(ClientSettings { login, ..config.client() })
+    Ok(ClientSettings { login, ..client })
 }

@@ -99,6 +99,7 @@ pub const SIZES: [&str; 4] = ["none", "small", "medium", "large"];
 pub const LANE_POLICIES: [&str; 4] = ["auto", "subscriber_id_hash", "connection_id_hash", "round_robin_pin"];
 /// Values of the key `auth`.
 pub const AUTH: [&str; 2] = ["off", "required"];
+const TLS_CLIENT_AUTH: [&str; 2] = ["requested", "required"];
 /// Values of the key `sqs_auth`.
 pub const SQS_AUTH: [&str; 2] = ["off", "verify"];
 /// Values of the key `log_format`.
@@ -154,8 +155,13 @@ pub const KEYS: &[Key] = &[
     key("pubsub_push_allow", Broker, Kind::Text, "", "Allowed push endpoints, comma-separated: networks, addresses, and names such as *.example.com that resolve to public addresses; never the broker itself"),
     key("tls_cert", Broker, Kind::Text, "", "PEM file with the certificate chain; by default a self-signed certificate is generated"),
     key("tls_key", Broker, Kind::Text, "", "PEM file with the private key of tls_cert"),
+    key("tls_client_ca", Broker, Kind::Text, "", "PEM file of the authorities that issue client certificates; a client with a certificate of theirs is logged in at every door"),
+    key("tls_client_auth", Broker, Kind::Choice(&TLS_CLIENT_AUTH), "requested", "Whether clients over TLS need a certificate of tls_client_ca"),
+    key("tls_client_allow", Broker, Kind::Text, "", "Names or SHA-256 fingerprints of the only client certificates that are accepted, comma-separated"),
+    key("tls_client_crl", Broker, Kind::Text, "", "PEM file of certificate revocation lists of tls_client_ca"),
+    key("tls_client_names", Broker, Kind::Text, "", "Rules that name the users of client certificates, as ssl.principal.mapping.rules of Kafka; by default the common name"),
     key("insecure", Broker, Kind::Bool, "false", "Allow other machines to connect without TLS, or with a generated certificate"),
-    key("auth", Broker, Kind::Choice(&AUTH), "off", "Require a login: Kafka clients with SASL, Redis clients with AUTH; the other protocols have no login"),
+    key("auth", Broker, Kind::Choice(&AUTH), "off", "Require a login at every door"),
     key("users", Broker, Kind::Secret, "", "Users that are created on startup, name:password, comma-separated; thalweg user adds others"),
     key("super_users", Broker, Kind::Text, "", "Users who may do everything, comma-separated"),
     key("authorization", Broker, Kind::Bool, "false", "Limit all other users to what thalweg acl allows; a client that is not logged in is User:ANONYMOUS"),
@@ -231,6 +237,8 @@ pub const KEYS: &[Key] = &[
     key("password_file", Client, Kind::Text, "", "File whose first line is the password of `user`"),
     key("token", Client, Kind::Secret, "", "Token to log in with; set THALWEG_TOKEN rather than an option, which others can see"),
     key("token_file", Client, Kind::Text, "", "File whose first line is the token to log in with"),
+    key("client_cert", Client, Kind::Text, "", "PEM file with the certificate chain of this client, to log in with over TLS and QUIC"),
+    key("client_key", Client, Kind::Text, "", "PEM file with the private key of client_cert"),
     key("ca_file", Client, Kind::Text, "", "PEM file with trusted certificates; by default those of the system"),
     tuned("pub_conn_pool", Client, count(1, 256), ["4", "2", "8"], Some(["2", "4", "8"]), "Maximum number of connections for publishing"),
     tuned("pub_streams_per_conn", Client, count(1, 64), ["2", "1", "4"], None, "Publish streams per QUIC connection of pub_conn_pool"),

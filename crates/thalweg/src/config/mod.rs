@@ -17,9 +17,10 @@ use std::time::Duration;
 
 use broker::{ConfiguredUser, Door, LanePolicy};
 use client::ClientSettings;
-use engine::security::UserName;
+use engine::security::{NameRules, UserName};
 use engine::{FeedLimits, TopicSettings, nearest};
 use net::http::IpNetwork;
+use net::tls::{ClientAuth, Fingerprint};
 use storage::{CompactionSettings, StoreSettings};
 
 pub use builder::Builder;
@@ -207,6 +208,10 @@ impl Config {
         if self.text("tls_cert").is_empty() != self.text("tls_key").is_empty() {
             return Err(ConfigError("tls_cert and tls_key belong together: set both or neither".into()));
         }
+        if self.text("client_cert").is_empty() != self.text("client_key").is_empty() {
+            return Err(ConfigError("client_cert and client_key belong together: set both or neither".into()));
+        }
+        self.client_auth()?;
         let windows = [
             ("event_stream_recv_window", "event_conn_recv_window"),
             ("cache_stream_recv_window", "cache_conn_recv_window"),
@@ -260,7 +265,31 @@ impl Config {
             users: self.list("users").map(user).collect::<Result<_>>()?,
             super_users: self.list("super_users").map(|user| name("super_users", user)).collect::<Result<_>>()?,
             is_authorizing: self.bool("authorization"),
+            certificate_names: NameRules::parse(self.text("tls_client_names"))
+                .map_err(|error| ConfigError(format!("tls_client_names: {}", error.message)))?,
         })
+    }
+
+    /// Returns how clients are admitted by their certificates.
+    fn client_auth(&self) -> Result<Option<ClientAuth>> {
+        let Some(roots) = self.path("tls_client_ca") else {
+            let others = ["tls_client_allow", "tls_client_crl", "tls_client_names"];
+            let is_set = |key: &&&str| !self.text(key).is_empty();
+            let is_required = self.text("tls_client_auth") == "required";
+            return match others.iter().find(is_set).or(is_required.then_some(&"tls_client_auth")) {
+                Some(key) => Err(ConfigError(format!("{key} has no effect without tls_client_ca: set that, too"))),
+                None => Ok(None),
+            };
+        };
+        let (fingerprints, names): (Vec<_>, Vec<_>) =
+            self.list("tls_client_allow").partition(|allowed| allowed.parse::<Fingerprint>().is_ok());
+        Ok(Some(ClientAuth {
+            roots,
+            is_required: self.text("tls_client_auth") == "required",
+            names: names.into_iter().map(str::to_owned).collect(),
+            fingerprints: fingerprints.into_iter().filter_map(|print| print.parse().ok()).collect(),
+            revoked: self.path("tls_client_crl"),
+        }))
     }
 
     /// Returns `true` if clients have to log in, at every door.
@@ -441,6 +470,7 @@ impl Config {
             connect_timeout: self.millis("connect_timeout_ms"),
             request_timeout: self.millis("request_timeout_ms"),
             ca_file: self.path("ca_file"),
+            identity: self.path("client_cert").zip(self.path("client_key")),
             login: None,
             name: format!("thalweg-cli/{}", env!("CARGO_PKG_VERSION")),
             observer: None,
@@ -484,6 +514,8 @@ impl Config {
             hello_timeout: self.millis("hello_timeout_ms"),
             shutdown_timeout: self.millis("shutdown_timeout_ms"),
             identity: self.path("tls_cert").zip(self.path("tls_key")),
+            // The configuration was checked.
+            client_auth: self.client_auth().unwrap_or_default(),
             allow_plain: self.bool("insecure"),
         }
     }

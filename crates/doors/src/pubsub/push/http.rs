@@ -161,7 +161,7 @@ impl Http {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             roots
         });
-        let tls = Arc::new(trust::client_config(Trust::Roots(roots.into()), &[b"http/1.1"])?);
+        let tls = Arc::new(trust::client_config(Trust::Roots(roots.into()), &[b"http/1.1"], None)?);
         Ok(self.tls.get_or_init(|| tls).clone())
     }
 

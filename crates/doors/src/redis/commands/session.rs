@@ -6,9 +6,11 @@ use broker::{Identity, LoginSource};
 use engine::ErrorKind;
 use engine::security::{TokenText, UserName};
 use futures_util::FutureExt;
-use net::service::{Reply, once};
+use net::service::{Peer, Reply, once};
+use net::tls::PeerIdentity;
 
 use super::args::{is, parse_int, parse_small, parse_usize};
+use crate::login;
 use crate::redis::VERSION;
 use crate::redis::access::{Needs, of_client};
 use crate::redis::clients::{About, Asking, Client};
@@ -114,7 +116,7 @@ pub(super) fn refuse_swap(_door: &Door, session: &mut Session, _args: &[&[u8]]) 
     ))
 }
 
-fn reset(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
+fn reset(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
     session.forget_transaction();
     session.unsubscribe_all();
     session.is_resp3 = false;
@@ -128,12 +130,9 @@ fn reset(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, 
             ..About::default()
         };
     });
-    let anonymous = Identity::anonymous(session.identity.borrow().host());
-    session.identity.replace(Arc::new(anonymous));
-    let mut login = session.login.borrow_mut();
-    if *login != Login::NotNeeded {
-        *login = Login::Needed;
-    }
+    let (login, identity) = begin(door, session.certified.as_ref(), &session.client);
+    session.login.replace(login);
+    session.identity.replace(identity);
     Reply::Now(Answer::Fixed(b"+RESET\r\n"))
 }
 
@@ -154,6 +153,36 @@ fn auth(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
         ));
     }
     log_in(door, session, user, password, |_, writer| writer.ok())
+}
+
+fn source_of(client: &Client) -> LoginSource {
+    LoginSource { door: broker::Door::Redis, address: client.ip }
+}
+
+/// Returns the identity that a client has proved by its certificate.
+pub(in crate::redis) fn certified(door: &Door, peer: &Peer, client: &Client) -> Option<Arc<Identity>> {
+    let certificate = PeerIdentity::of_certificates(Some(&peer.certificates));
+    let identity = login::of_certificate(&door.broker, certificate.as_ref(), source_of(client))?;
+    peer.is_known.set(true);
+    Some(Arc::new(identity))
+}
+
+/// Returns the login and the identity of a client that has sent no command, or RESET.
+pub(in crate::redis) fn begin(
+    door: &Door,
+    certified: Option<&Arc<Identity>>,
+    client: &Client,
+) -> (Login, Arc<Identity>) {
+    let login = match certified {
+        _ if !door.is_login_required => Login::NotNeeded,
+        Some(_) => Login::Done,
+        None => Login::Needed,
+    };
+    if let Some(certified) = certified {
+        client.about.lock().user = certified.user().to_string();
+    }
+    let anonymous = || Arc::new(Identity::anonymous(&source_of(client).host()));
+    (login, certified.cloned().unwrap_or_else(anonymous))
 }
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
@@ -179,7 +208,7 @@ fn log_in(
     let identity = session.identity.clone();
     let mut writer = session.writer();
     let is_required = door.is_login_required;
-    let source = LoginSource { door: broker::Door::Redis, address: session.peer.address.map(|at| at.ip()) };
+    let source = source_of(&session.client);
     let parsed = UserName::parse(&name);
     if !is_required && !parsed.as_ref().is_ok_and(|user| door.broker.security.has_user(user)) {
         if name == DEFAULT_USER {

@@ -7,5 +7,6 @@ pub mod pubsub;
 pub mod web;
 mod access;
 mod bad_input;
+mod certificates;
 mod strangers;
 mod tokens;

@@ -7,3 +7,7 @@ pub mod raw;
 pub mod proxy;
 pub mod bystander;
 pub mod access;
+#[path = "../../../../net/tests/it/certificates.rs"]
+#[allow(dead_code)]
+pub mod certificates;
+pub mod tunnel;
