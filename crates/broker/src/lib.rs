@@ -90,7 +90,7 @@ pub use queues::{
 pub use security::{
     CertificateCheck, ClientCertificate, Identity, Sasl, SaslStep, Security, UserStatus, unknown_mechanism,
 };
-pub use settings::{ConfiguredUser, SecuritySettings, Settings};
+pub use settings::{ConfiguredUser, Issuer, SecuritySettings, Settings};
 pub use streams::{LockedStream, NewEntryId, Stream, Streams, TrimTo};
 pub use subscribe::{Origin, SourceStart, Subscribe, Subscription, SubscriptionHandle};
 pub use subscriber::Direct;

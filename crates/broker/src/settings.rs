@@ -1,9 +1,10 @@
 //! Settings of a broker: resolved, validated, and constant while it runs.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use engine::security::{NameRules, UserName};
+use engine::security::{NameRules, RoleName, UserName};
 use engine::{FeedLimits, TopicSettings};
 
 use crate::clock::Clock;
@@ -104,6 +105,24 @@ pub struct SecuritySettings {
     pub is_authorizing: bool,
     /// Rules that name the users of client certificates.
     pub certificate_names: NameRules,
+    /// Issuer whose JSON Web Tokens are accepted.
+    pub issuer: Option<Issuer>,
+}
+
+/// Issuer of JSON Web Tokens, and what its tokens mean to the broker.
+#[derive(Clone, Debug)]
+pub struct Issuer {
+    /// Required claim `iss`.
+    pub name: String,
+    /// Audiences, of which a token needs one in its claim `aud`.
+    pub audiences: Vec<String>,
+    /// Claim with the name of the user.
+    pub user_claim: String,
+    /// Claim with the names that `roles` maps: a list, or a text with spaces between them.
+    pub roles_claim: String,
+    pub roles: BTreeMap<String, RoleName>,
+    /// Maximum difference between the clocks of the issuer and of the broker.
+    pub clock_skew: Duration,
 }
 
 /// A user from the configuration.

@@ -19,6 +19,7 @@ use storage::{RealDisk, Store, StoreSettings, StoredTopic};
 use crate::admin_token::AdminTokenFile;
 use crate::config::Config;
 use crate::door_table::{Common, row};
+use crate::issuer;
 use crate::otlp::{self, OtlpSettings};
 
 /// Interval between checks of the certificate files. A check costs one system call per file.
@@ -107,6 +108,10 @@ impl Server {
         tokio::spawn(server.tls.clone().watch(every, server.drain()));
         server.check_certificates();
         server.register_certificate_metrics();
+        if let Some((_, source)) = config.issuer().map_err(io::Error::other)? {
+            issuer::read_file(&source, &server.broker)?;
+            tokio::spawn(issuer::follow(source, server.broker.clone(), server.drain()));
+        }
         if let Some((endpoint, every)) = config.otlp() {
             let otlp = OtlpSettings::parse(endpoint, every)?;
             tokio::spawn(otlp::run(otlp, server.broker.clone(), server.drain()));

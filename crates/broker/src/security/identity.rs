@@ -49,6 +49,8 @@ pub(super) enum Proof {
     Password,
     /// With a token, until it is deleted or expires.
     Token(TokenId),
+    /// With a token of another issuer, until this time, in ms since 1970.
+    Issued(u64),
     /// With a certificate, until it expires or the check refuses it.
     Certificate(Arc<ClientCertificate>, Option<Arc<CertificateCheck>>),
 }
@@ -59,6 +61,7 @@ impl fmt::Debug for Proof {
             Self::Lasting => f.write_str("Lasting"),
             Self::Password => f.write_str("Password"),
             Self::Token(id) => write!(f, "Token({id})"),
+            Self::Issued(expires_ms) => write!(f, "Issued({expires_ms})"),
             Self::Certificate(certificate, _) => write!(f, "Certificate({})", certificate.subject),
         }
     }
@@ -131,6 +134,7 @@ impl Identity {
     pub(super) fn expires_ms(&self, tables: &Tables) -> Option<u64> {
         match &self.proof {
             Proof::Token(id) => tables.tokens.get(id)?.expires_ms,
+            Proof::Issued(expires_ms) => Some(*expires_ms),
             Proof::Certificate(certificate, _) => Some(certificate.expires_ms),
             Proof::Lasting | Proof::Password => None,
         }
@@ -151,6 +155,7 @@ impl Identity {
             Proof::Lasting => true,
             Proof::Password => tables.users.get(self.user.as_str()).is_some(),
             Proof::Token(id) => tables.tokens.get(id).is_some_and(|token| !token.is_expired(now_ms)),
+            Proof::Issued(expires_ms) => *expires_ms > now_ms,
             Proof::Certificate(certificate, check) => {
                 certificate.expires_ms > now_ms && check.as_ref().is_none_or(|check| check(certificate))
             }

@@ -7,6 +7,7 @@
 mod certificates;
 mod expiry;
 mod identity;
+mod jwt;
 mod sasl;
 mod tokens;
 
@@ -36,6 +37,7 @@ use crate::wakes::Wakes;
 use expiry::Expiries;
 use identity::Permissions;
 pub use identity::{CertificateCheck, ClientCertificate, Identity};
+use jwt::Jwts;
 pub use sasl::{Sasl, SaslStep, unknown_mechanism};
 
 /// Users, roles, access control lists and secrets.
@@ -73,6 +75,7 @@ pub struct Security {
     of_configuration: Users,
     permissions: Permissions,
     expiries: Arc<Expiries>,
+    jwts: Option<Jwts>,
     /// Check of the certificates of connected clients, once it is set.
     certificate_check: OnceLock<Arc<CertificateCheck>>,
     /// Done once the tables have been read from the topic.
@@ -109,6 +112,7 @@ impl Security {
             configured: settings.users.iter().map(|user| user.name.clone()).collect(),
             permissions: Permissions::new(Tables::new(users.clone()), core.settings().clock),
             expiries: Arc::default(),
+            jwts: settings.issuer.clone().map(Jwts::new),
             certificate_check: OnceLock::new(),
             of_configuration: users,
             restored: Restored::default(),

@@ -4,9 +4,11 @@ use std::sync::{Arc, Weak};
 
 use engine::security::{SecurityRecord, Token, TokenId, TokenText, UserName};
 use engine::{Error, ErrorKind, Result};
+use tokio::sync::Notify;
 
 use super::expiry::Expiries;
 use super::identity::Proof;
+use super::jwt::is_jwt;
 use super::{Identity, Security};
 use crate::logins::LoginSource;
 
@@ -31,6 +33,17 @@ impl Security {
         user: Option<&UserName>,
         source: LoginSource,
     ) -> Option<Result<Identity>> {
+        if let Some(jwts) = self.jwts.as_ref().filter(|_| is_jwt(text)) {
+            let outcome = jwts.verify(text, self.core.now_ms()).and_then(|claims| {
+                if user.is_some_and(|user| *user != claims.user) {
+                    return Err(wrong_token());
+                }
+                self.outdate_at(claims.expires_ms);
+                let proof = Proof::Issued(claims.expires_ms);
+                Ok(Identity::with_proof(claims.user, claims.roles, &source.host(), proof))
+            });
+            return Some(outcome);
+        }
         let text = TokenText::parse(text)?;
         let token = self.permissions.read().tokens.find(&text).cloned()?;
         if user.is_some_and(|user| *user != token.user) {
@@ -43,6 +56,23 @@ impl Security {
             self.outdate_at(expires_ms);
         }
         Some(Ok(Identity::with_proof(token.user, token.roles, &source.host(), Proof::Token(text.id))))
+    }
+
+    /// Returns `true` if a text has the form of a token.
+    pub fn is_token(&self, text: &str) -> bool {
+        TokenText::parse(text).is_some() || self.jwts.is_some() && is_jwt(text)
+    }
+
+    /// Sets the public keys of the issuer of JSON Web Tokens, which are a set in JSON (RFC 7517). Returns their number.
+    pub fn set_issuer_keys(&self, set: &[u8]) -> Result<usize> {
+        let jwts = self.jwts.as_ref().ok_or_else(|| Error::invalid("no issuer of tokens is configured"))?;
+        jwts.set_keys(set)
+    }
+
+    /// Returns what is notified when a token names a key of the issuer that is not known, so that the keys may have
+    /// changed.
+    pub fn issuer_keys_wanted(&self) -> Option<Arc<Notify>> {
+        self.jwts.as_ref().map(|jwts| jwts.wanted.clone())
     }
 
     /// Returns all tokens in the order of their ids.

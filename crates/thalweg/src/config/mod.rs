@@ -15,9 +15,9 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use broker::{ConfiguredUser, Door, LanePolicy};
+use broker::{ConfiguredUser, Door, Issuer, LanePolicy};
 use client::ClientSettings;
-use engine::security::{NameRules, UserName};
+use engine::security::{NameRules, RoleName, UserName};
 use engine::{FeedLimits, TopicSettings, nearest};
 use net::http::IpNetwork;
 use net::tls::{ClientAuth, Fingerprint};
@@ -30,6 +30,7 @@ pub use show::Remark;
 use units::{parse_bytes, parse_time};
 
 use crate::door_table::{Common, TABLE};
+use crate::issuer::KeySource;
 
 /// Prefix of the environment variables.
 const ENV_PREFIX: &str = "THALWEG_";
@@ -267,7 +268,44 @@ impl Config {
             is_authorizing: self.bool("authorization"),
             certificate_names: NameRules::parse(self.text("tls_client_names"))
                 .map_err(|error| ConfigError(format!("tls_client_names: {}", error.message)))?,
+            issuer: self.issuer()?.map(|(issuer, _)| issuer),
         })
+    }
+
+    /// Returns the issuer of JSON Web Tokens, and the source of its keys.
+    pub(crate) fn issuer(&self) -> Result<Option<(Issuer, KeySource)>> {
+        let name = self.text("oidc_issuer");
+        let audiences: Vec<String> = self.list("oidc_audience").map(str::to_owned).collect();
+        if name.is_empty() {
+            let is_set = |key: &&&str| !self.text(key).is_empty();
+            return match ["oidc_audience", "oidc_jwks", "oidc_roles"].iter().find(is_set) {
+                Some(key) => Err(ConfigError(format!("{key} has no effect without oidc_issuer: set that, too"))),
+                None => Ok(None),
+            };
+        }
+        if audiences.is_empty() {
+            return Err(ConfigError(
+                "oidc_audience is missing: without it, tokens of oidc_issuer for any other service would log in".into(),
+            ));
+        }
+        let role = |pair: &str| match pair.split_once('=') {
+            Some((value, role)) if !value.trim().is_empty() => Ok((
+                value.trim().to_owned(),
+                RoleName::parse(role.trim()).map_err(|error| ConfigError(format!("oidc_roles: {}", error.message)))?,
+            )),
+            _ => Err(ConfigError("oidc_roles: write VALUE=ROLE, comma-separated".into())),
+        };
+        let source = KeySource::parse(self.text("oidc_jwks"), name)
+            .map_err(|error| ConfigError(format!("oidc_jwks, oidc_issuer: {error}")))?;
+        let issuer = Issuer {
+            name: name.to_owned(),
+            audiences,
+            user_claim: self.text("oidc_user_claim").to_owned(),
+            roles_claim: self.text("oidc_roles_claim").to_owned(),
+            roles: self.list("oidc_roles").map(role).collect::<Result<_>>()?,
+            clock_skew: Duration::from_secs(self.count("oidc_clock_skew_s")),
+        };
+        Ok(Some((issuer, source)))
     }
 
     /// Returns how clients are admitted by their certificates.

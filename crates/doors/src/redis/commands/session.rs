@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use broker::{Identity, LoginSource};
 use engine::ErrorKind;
-use engine::security::{TokenText, UserName};
+use engine::security::UserName;
 use futures_util::FutureExt;
 use net::service::{Peer, Reply, once};
 use net::tls::PeerIdentity;
@@ -223,7 +223,7 @@ fn log_in(
         async move {
             let found = match parsed {
                 // With one argument, a token names its user.
-                Ok(user) if user.as_str() == DEFAULT_USER && TokenText::parse(&password).is_some() => {
+                Ok(user) if user.as_str() == DEFAULT_USER && broker.security.is_token(&password) => {
                     broker.security.log_in_with_token(&password, None, source).await
                 }
                 Ok(user) => broker.security.log_in(user, password, source).await,
