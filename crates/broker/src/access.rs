@@ -72,8 +72,11 @@ impl Broker {
     /// Checks that a client may publish to a topic, and create it if it does not exist. An inbox has a name that cannot
     /// be guessed, so a client that knows it may reply to it.
     pub fn authorize_publish(&self, identity: &Identity, topic: &str) -> Result<()> {
-        if self.security.is_unlimited(identity) || is_inbox(topic) {
+        if self.security.is_unlimited(identity) {
             return Ok(());
+        }
+        if is_inbox(topic) {
+            return self.security.check_valid(identity);
         }
         self.security.authorize(identity, Operation::Write, &Resource::topic(topic))?;
         if self.has_topic(topic) { Ok(()) } else { self.authorize_creation(identity, topic) }

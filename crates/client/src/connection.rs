@@ -130,7 +130,11 @@ impl Dialer {
     /// Connects and exchanges the hello. `hint` receives advice for the user in case nothing answers in time.
     async fn connect_now(&self, shape: Shape, hint: &Mutex<Option<String>>) -> Result<Connection> {
         match &self.address {
-            Address::Tcp { .. } => self.over(Link::over_socket(self.socket().await?), hint).await,
+            Address::Tcp { .. } => {
+                let socket = self.socket().await?;
+                let is_private = socket.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
+                self.over(Link::over_socket(socket), is_private, hint).await
+            }
             Address::Tls { .. } => {
                 let socket = self.socket().await?;
                 let is_loopback = socket.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
@@ -141,11 +145,11 @@ impl Dialer {
                 let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
                 let stream = stream.map_err(|e| self.refused(&refusal).unwrap_or_else(|| self.no_tls(&e)))?;
                 let (input, output) = tokio::io::split(stream);
-                self.over(Link::over_stream(input, output), hint).await
+                self.over(Link::over_stream(input, output), true, hint).await
             }
             Address::Pipe(pipes) => {
                 let (input, output) = tokio::io::split(pipes());
-                self.over(Link::over_stream(input, output), hint).await
+                self.over(Link::over_stream(input, output), true, hint).await
             }
             Address::Quic { .. } => self.over_quic(shape, hint).await,
         }
@@ -158,11 +162,12 @@ impl Dialer {
         Ok(socket)
     }
 
-    async fn over(&self, link: Arc<Link>, hint: &Mutex<Option<String>>) -> Result<Connection> {
+    /// Exchanges the hello and logs in. `is_private` is `true` if nobody on the way can read what is sent.
+    async fn over(&self, link: Arc<Link>, is_private: bool, hint: &Mutex<Option<String>>) -> Result<Connection> {
         *hint.lock() = Some(NO_ANSWER.to_owned());
         let hello = link.hello(&self.settings.name, self.settings.connect_timeout).await;
         let hello = hello.map_err(|error| self.not_greeted(error, hint))?;
-        self.log_in(&link).await?;
+        self.log_in(&link, is_private).await?;
         Ok(Connection {
             publish: vec![link.clone()],
             control: link,
@@ -173,14 +178,18 @@ impl Dialer {
     }
 
     /// Logs in, if the settings have a login.
-    async fn log_in(&self, link: &Link) -> Result<()> {
+    async fn log_in(&self, link: &Link, is_private: bool) -> Result<()> {
         match self.settings.login.as_ref().map(|login| &*login.0) {
             None => Ok(()),
             Some(Secret::Password { user, password }) => {
                 self.log_in_with(link, MECHANISM.name(), user, password).await?
             }
             Some(Secret::Token(token)) => {
-                self.check_private().await?;
+                if !is_private {
+                    return Err(Error::invalid(
+                        "a token is sent to another machine only over TLS: use quic:// or tls://",
+                    ));
+                }
                 let message = format!("n,,\u{1}auth=Bearer {}\u{1}\u{1}", token.as_str());
                 self.send_login(link, BEARER, message.into_bytes(), true).await.map(drop)
             }
@@ -191,14 +200,6 @@ impl Dialer {
                 }
             }
         }
-    }
-
-    /// Checks that nobody between the broker and the client can read what it sends.
-    async fn check_private(&self) -> Result<()> {
-        if matches!(self.address, Address::Tcp { .. }) && !self.address.resolve().await?.ip().is_loopback() {
-            return Err(Error::invalid("a token is sent to another machine only over TLS: use quic:// or tls://"));
-        }
-        Ok(())
     }
 
     /// Logs in by SCRAM: the broker proves that it knows the password, and does not get it. Returns what the broker
@@ -257,7 +258,7 @@ impl Dialer {
         let control = open().await?;
         let hello = control.hello(&self.settings.name, self.settings.connect_timeout).await;
         let hello = hello.map_err(|error| self.not_greeted(error, hint))?;
-        self.log_in(&control).await?;
+        self.log_in(&control, true).await?;
         let mut publish = Vec::new();
         for _ in 0..shape.streams {
             // A broker serves a limited number of streams at a time (`pub_workers_per_conn`). Additional streams would

@@ -18,16 +18,24 @@ pub(crate) fn of_certificate(
     certificate: Option<&PeerIdentity>,
     source: LoginSource,
 ) -> Option<Identity> {
-    let PeerIdentity { names, subject, common_name, expires_at, chain, .. } = certificate?;
+    let PeerIdentity { names, subject, common_name, expires_at, chain, accepted_in, .. } = certificate?;
     // It is valid for the whole of its last second.
     let since_1970 = expires_at.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_add(Duration::from_secs(1));
     let certificate = ClientCertificate {
         subject: subject.clone(),
         name: common_name.as_ref().or(names.first()).cloned(),
         expires_ms: u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX),
-        chain: chain.iter().map(|certificate| certificate.as_ref().into()).collect(),
+        chain: chain.clone(),
+        accepted_in: accepted_in.clone(),
     };
-    broker.security.log_in_with_certificate(certificate, source).ok()
+    let identity = broker.security.log_in_with_certificate(certificate, source).ok();
+    // A connection may be older than the revocation of its certificate.
+    identity.filter(|identity| broker.security.is_valid(identity))
+}
+
+/// Returns the certificate of the client of a request, if the client itself has connected.
+pub(crate) fn certificate_of(caller: &Caller) -> Option<&PeerIdentity> {
+    caller.connection.identity.as_ref().filter(|_| !caller.is_proxied)
 }
 
 /// Returns the identity of the sender of a request: of a user who has logged in, if a login is required and the request
@@ -43,8 +51,7 @@ pub(crate) async fn identify(
     let source = LoginSource { door, address: caller.map(|caller| caller.address) };
     let header = headers.get(AUTHORIZATION).filter(|_| is_login_required);
     if header.is_none()
-        && let Some(identity) =
-            of_certificate(broker, caller.and_then(|caller| caller.connection.identity.as_ref()), source)
+        && let Some(identity) = of_certificate(broker, caller.and_then(certificate_of), source)
     {
         return Ok(identity);
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 /// Names with their values. If a name is added twice, the first value is kept.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
     exact: HashMap<String, usize>,
     /// Names without their leading `*.`, which matches one label.

@@ -252,7 +252,7 @@ impl Server {
         let security = Arc::downgrade(&self.broker.security);
         self.tls.observe_clients(move || {
             if let Some(security) = security.upgrade() {
-                security.outdate();
+                security.certificates_changed();
             }
         });
     }

@@ -1,8 +1,8 @@
 //! Identities: on whose behalf a client acts, from where, and what it may do.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use engine::security::{Operation, Principal, Resource, ResourceKind, RoleName, Rules, Tables, TokenId, UserName};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -25,7 +25,7 @@ pub struct Identity {
 }
 
 /// Certificate with which a client has proved its identity.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ClientCertificate {
     /// Subject (RFC 2253).
     pub subject: String,
@@ -34,11 +34,40 @@ pub struct ClientCertificate {
     /// Time in ms since 1970 from which it is no longer valid.
     pub expires_ms: u64,
     /// The certificate in DER form, and those between it and its root.
-    pub chain: Vec<Box<[u8]>>,
+    pub chain: Arc<[Box<[u8]>]>,
+    /// Generation of the accepted certificates in which the chain was last found to be accepted; 0 if in none. All
+    /// requests of a connection share it.
+    pub accepted_in: Arc<AtomicU64>,
 }
 
 /// Returns `true` if a certificate would still be accepted in a handshake.
 pub type CertificateCheck = dyn Fn(&ClientCertificate) -> bool + Send + Sync;
+
+/// Check of the certificates of connected clients.
+#[derive(Default)]
+pub(super) struct Certificates {
+    /// Check of one, once it is set.
+    pub check: OnceLock<Box<CertificateCheck>>,
+    /// Grows when other certificates are accepted than before.
+    pub generation: AtomicU64,
+}
+
+impl Certificates {
+    /// Returns `true` if a certificate is accepted. Its chain is verified once for each generation.
+    fn accept(&self, certificate: &ClientCertificate) -> bool {
+        let Some(check) = self.check.get() else { return true };
+        // Above 0, which stands for none.
+        let generation = self.generation.load(Ordering::Acquire) + 1;
+        if certificate.accepted_in.load(Ordering::Acquire) == generation {
+            return true;
+        }
+        let is_accepted = check(certificate);
+        if is_accepted {
+            certificate.accepted_in.store(generation, Ordering::Release);
+        }
+        is_accepted
+    }
+}
 
 /// How a client logged in: what ends its login.
 #[derive(Clone)]
@@ -52,7 +81,7 @@ pub(super) enum Proof {
     /// With a token of another issuer, until this time, in ms since 1970.
     Issued(u64),
     /// With a certificate, until it expires or the check refuses it.
-    Certificate(Arc<ClientCertificate>, Option<Arc<CertificateCheck>>),
+    Certificate(Arc<ClientCertificate>, Arc<Certificates>),
 }
 
 impl fmt::Debug for Proof {
@@ -149,16 +178,22 @@ impl Identity {
         &self.host
     }
 
-    /// Returns `true` if the login is valid at this time, in ms since 1970.
+    /// Returns `true` unless the client has a certificate that is no longer accepted.
+    fn is_accepted(&self) -> bool {
+        match &self.proof {
+            Proof::Certificate(certificate, certificates) => certificates.accept(certificate),
+            _ => true,
+        }
+    }
+
+    /// Returns `true` if the login is valid at this time, in ms since 1970, apart from [`Identity::is_accepted`].
     fn is_valid(&self, tables: &Tables, now_ms: u64) -> bool {
         match &self.proof {
             Proof::Lasting => true,
             Proof::Password => tables.users.get(self.user.as_str()).is_some(),
             Proof::Token(id) => tables.tokens.get(id).is_some_and(|token| !token.is_expired(now_ms)),
             Proof::Issued(expires_ms) => *expires_ms > now_ms,
-            Proof::Certificate(certificate, check) => {
-                certificate.expires_ms > now_ms && check.as_ref().is_none_or(|check| check(certificate))
-            }
+            Proof::Certificate(certificate, _) => certificate.expires_ms > now_ms,
         }
     }
 
@@ -190,10 +225,15 @@ impl Permissions {
         self.generation.load(Ordering::Acquire)
     }
 
+    /// Makes all decisions again at their next use.
+    pub(super) fn outdate(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Tables) -> T) -> T {
         let mut tables = self.tables.write();
         let outcome = change(&mut tables);
-        self.generation.fetch_add(1, Ordering::Release);
+        self.outdate();
         outcome
     }
 
@@ -234,9 +274,11 @@ impl Permissions {
     fn renew(&self, identity: &Identity, known: &mut Known) {
         let generation = self.generation();
         if known.generation != generation {
+            // This may verify a chain of certificates, so the tables are not locked.
+            let is_accepted = identity.is_accepted();
             let tables = self.read();
             let principals = identity.principals(&tables);
-            let is_valid = identity.is_valid(&tables, self.clock.now_ms());
+            let is_valid = is_accepted && identity.is_valid(&tables, self.clock.now_ms());
             *known = Known { generation, is_valid, principals, ..Known::default() };
         }
     }

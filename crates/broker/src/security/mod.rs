@@ -23,6 +23,8 @@ use engine::security::{
     ResourceKind, RoleName, SECURITY_TOPIC, SecurityRecord, Tables, Token, UserName, Users, wrong_password,
 };
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
 
 use crate::commit::Commit;
 use crate::core::Core;
@@ -35,8 +37,8 @@ use crate::topic::Topic;
 use crate::wakes::Wakes;
 
 use expiry::Expiries;
-use identity::Permissions;
 pub use identity::{CertificateCheck, ClientCertificate, Identity};
+use identity::{Certificates, Permissions};
 use jwt::Jwts;
 pub use sasl::{Sasl, SaslStep, unknown_mechanism};
 
@@ -55,6 +57,22 @@ pub struct UserStatus {
     pub mechanisms: Vec<(Mechanism, u32)>,
     pub is_configured: bool,
     pub is_super: bool,
+}
+
+/// State of the search for subscriptions that are no longer permitted.
+#[derive(Default)]
+struct Search {
+    is_running: bool,
+    /// `true` if permissions have changed since the search began.
+    is_wanted: bool,
+}
+
+impl Search {
+    /// Returns `true` if a search is wanted, which begins now.
+    fn begin(&mut self) -> bool {
+        self.is_running = std::mem::take(&mut self.is_wanted);
+        self.is_running
+    }
 }
 
 /// Token with which programs of the broker's own user log in as administrators.
@@ -76,8 +94,8 @@ pub struct Security {
     permissions: Permissions,
     expiries: Arc<Expiries>,
     jwts: Option<Jwts>,
-    /// Check of the certificates of connected clients, once it is set.
-    certificate_check: OnceLock<Arc<CertificateCheck>>,
+    certificates: Arc<Certificates>,
+    search: Mutex<Search>,
     /// Done once the tables have been read from the topic.
     restored: Restored,
     /// Topic of the users and access control lists, once it exists. Locked during each change.
@@ -113,7 +131,8 @@ impl Security {
             permissions: Permissions::new(Tables::new(users.clone()), core.settings().clock),
             expiries: Arc::default(),
             jwts: settings.issuer.clone().map(Jwts::new),
-            certificate_check: OnceLock::new(),
+            certificates: Arc::default(),
+            search: Mutex::default(),
             of_configuration: users,
             restored: Restored::default(),
             topic: Arc::new(tokio::sync::Mutex::new(topic)),
@@ -301,6 +320,15 @@ impl Security {
         self.permissions.is_valid(identity)
     }
 
+    /// Fails unless [`is_valid`](Self::is_valid).
+    pub fn check_valid(&self, identity: &Identity) -> Result<()> {
+        if self.is_valid(identity) {
+            return Ok(());
+        }
+        let ended = "the credential of this connection was deleted, was revoked or has expired: log in again";
+        Err(Error::new(ErrorKind::Denied, ended))
+    }
+
     /// Returns a number that changes with the permissions of any client. A decision stays valid until it does.
     pub fn generation(&self) -> u64 {
         self.permissions.generation()
@@ -393,6 +421,7 @@ impl Security {
     /// Deletes credentials of users; a user without any is deleted, with the tokens of that user. Connected clients are
     /// disconnected at their next request: see [`is_valid`](Self::is_valid).
     pub async fn delete_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Mechanism)>) -> Result<()> {
+        let credentials: BTreeSet<(UserName, Mechanism)> = credentials.into_iter().collect();
         self.change(|tables, security| {
             for (user, mechanism) in &credentials {
                 security.check_changeable(user)?;
@@ -513,11 +542,26 @@ impl Security {
         })
     }
 
-    /// Ends the subscriptions that are no longer permitted.
-    fn end_refused(&self) {
-        let core = self.core.clone();
-        // There may be many. It ends by itself, whether or not the change is waited for.
-        drop(tokio::task::spawn_blocking(move || core.end_refused_subscriptions()));
+    /// Ends the subscriptions that are no longer permitted. There may be many, so nothing waits for the end of the
+    /// search, and one runs at a time.
+    fn end_refused(self: &Arc<Self>) {
+        {
+            let mut search = self.search.lock();
+            search.is_wanted = true;
+            if std::mem::replace(&mut search.is_running, true) {
+                return;
+            }
+        }
+        let security = self.clone();
+        let work = move || {
+            while security.search.lock().begin() {
+                security.core.end_refused_subscriptions();
+            }
+        };
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(work)),
+            Err(_outside) => work(),
+        }
     }
 
     /// Writes records and waits until they are on disk, if the broker has a data directory.

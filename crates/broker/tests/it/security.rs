@@ -270,7 +270,7 @@ async fn tokens_are_kept_until_they_end() {
     assert_eq!((of_ann.user(), of_bob.user()), (&name("ann"), &name("bob")));
     assert_eq!(log_in(1).await.err(), Some(ErrorKind::Denied));
     assert!(broker.security.is_valid(&of_ann) && broker.security.is_valid(&of_bob));
-    broker.security.delete_credentials(vec![(name("ann"), Mechanism::Sha256)]).await.expect("gone");
+    broker.security.delete_credentials(vec![(name("ann"), Mechanism::Sha256); 2]).await.expect("gone");
     assert!(!broker.security.is_valid(&of_ann) && broker.security.is_valid(&of_bob));
     assert_eq!(log_in(2).await.err(), Some(ErrorKind::Denied));
     let kept = broker.security.tokens().await.expect("read");

@@ -112,6 +112,7 @@ async fn authorize(
     if broker.security.is_unlimited(identity) {
         return Ok(());
     }
+    broker.security.check_valid(identity)?;
     let param = |at: usize| params.get(at).map_or("", |(_, value)| value.as_str());
     let may = |operation, kind| broker.security.authorize(identity, operation, &Resource::new(kind, param(0)));
     let entry = |operation, key: &str| broker.authorize_entry(identity, operation, param(0), key.as_bytes());

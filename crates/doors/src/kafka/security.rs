@@ -1,6 +1,6 @@
 //! Authentication by SASL, and the administration of users' passwords.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ const HANDSHAKE_VERSION: i16 = 1;
 pub(super) struct Login {
     /// `true` if a login by SASL is offered.
     is_required: bool,
-    /// `true` if the client has logged in by its certificate.
-    is_certified: bool,
+    /// `true` if the client has logged in by its certificate alone.
+    is_certified: Cell<bool>,
     step: RefCell<Step>,
     /// Anonymous until the login has succeeded.
     identity: RefCell<Arc<Identity>>,
@@ -60,7 +60,7 @@ impl Login {
     /// Creates the state of a connection from this host. A client with a certificate has logged in, and may log in by
     /// SASL as well.
     pub(super) fn new(is_required: bool, host: &str, certified: Option<Identity>) -> Self {
-        let is_certified = certified.is_some();
+        let is_certified = Cell::new(certified.is_some());
         let identity = RefCell::new(Arc::new(certified.unwrap_or_else(|| Identity::anonymous(host))));
         Self { is_required, is_certified, step: RefCell::default(), identity }
     }
@@ -74,8 +74,9 @@ impl Login {
     pub(super) fn lets_pass(&self, broker: &Broker, key: i16) -> bool {
         let passes = match &*self.step.borrow() {
             Step::Failed => false,
-            Step::Done => broker.security.is_valid(&self.identity.borrow()),
-            Step::Begin if self.is_certified => broker.security.is_valid(&self.identity.borrow()),
+            // A login that has expired may be renewed.
+            Step::Done => BEFORE_LOGIN.contains(&key) || broker.security.is_valid(&self.identity.borrow()),
+            Step::Begin if self.is_certified.get() => broker.security.is_valid(&self.identity.borrow()),
             _ => !self.is_required || BEFORE_LOGIN.contains(&key),
         };
         if !passes {
@@ -94,7 +95,7 @@ impl Login {
         match *self.step.borrow() {
             Step::Failed => Standing::Over,
             Step::Done => Standing::Open,
-            Step::Begin if self.is_certified => Standing::Open,
+            Step::Begin if self.is_certified.get() => Standing::Open,
             _ if self.is_required => Standing::Opening,
             _ => Standing::Open,
         }
@@ -156,6 +157,7 @@ impl Login {
             Ok(SaslStep::Done(identity, answer)) => {
                 tracing::debug!(user = %identity.user(), address = %source, "logged in");
                 self.identity.replace(identity);
+                self.is_certified.set(false);
                 self.step.replace(Step::Done);
                 (Code::NONE, None, answer)
             }
@@ -181,7 +183,7 @@ impl Login {
     /// Returns `true` unless the connection has logged in by SASL as another user.
     fn stays(&self, identity: &Identity) -> bool {
         let before = self.identity.borrow();
-        let has_logged_in = before.user().as_str() != ANONYMOUS && !self.is_certified;
+        let has_logged_in = before.user().as_str() != ANONYMOUS && !self.is_certified.get();
         !has_logged_in || before.user() == identity.user()
     }
 }

@@ -11,10 +11,11 @@ use engine::TopicName;
 use engine::security::{Operation, Resource, ResourceKind};
 use smallvec::SmallVec;
 
+use super::clients::Client;
 use super::command::{Command, Keys, Named};
 use super::commands::{self, keys, sort};
 use super::connection::{DATABASES, Door, Session};
-use super::errors::{Done, Fail};
+use super::errors::{Done, Fail, LOGGED_OUT};
 use super::names::{self, stream_topic, stream_topic_text, topic_of};
 
 const NO_KEY: &str = "NOPERM this user has no permissions to access one of the keys used as arguments";
@@ -193,10 +194,48 @@ impl Reach {
     }
 }
 
+/// Check that a command which waits for data is still permitted when there is some.
+pub(super) struct Recheck {
+    door: Door,
+    identity: Arc<Identity>,
+    client: Arc<Client>,
+    /// Generation of the permissions with which the command began.
+    generation: u64,
+    database: usize,
+    command: &'static Command,
+    args: Vec<Box<[u8]>>,
+}
+
+impl Recheck {
+    pub(super) fn command(&self) -> &'static Command {
+        self.command
+    }
+
+    pub(super) fn args(&self) -> &[Box<[u8]>] {
+        &self.args
+    }
+
+    pub(super) fn check(&self) -> Done {
+        let security = &self.door.broker.security;
+        if security.generation() == self.generation {
+            return Ok(());
+        }
+        if !security.is_valid(&self.identity) {
+            return Err(LOGGED_OUT);
+        }
+        if security.is_unlimited(&self.identity) {
+            return Ok(());
+        }
+        let args: SmallVec<[&[u8]; 8]> = self.args.iter().map(|arg| &**arg).collect();
+        self.door.authorize_as(&self.identity, &self.client, self.database, self.command, &args)
+    }
+}
+
 /// Check of one request.
 struct Asked<'a> {
     door: &'a Door,
-    session: &'a Session,
+    identity: &'a Identity,
+    client: &'a Client,
     command: &'static Command,
     args: &'a [&'a [u8]],
     /// Database that the command will use.
@@ -262,8 +301,32 @@ impl Door {
         self.authorize_in(session, transaction.database(), command, args)
     }
 
+    /// Returns the check of a command that begins to wait.
+    pub(super) fn recheck(&self, session: &Session, command: &'static Command, args: &[&[u8]]) -> Recheck {
+        Recheck {
+            door: self.clone(),
+            identity: session.identity.borrow().clone(),
+            client: session.client.clone(),
+            generation: session.reach.generation,
+            database: session.database,
+            command,
+            args: args.iter().map(|arg| (*arg).into()).collect(),
+        }
+    }
+
     fn authorize_in(&self, session: &Session, database: usize, command: &'static Command, args: &[&[u8]]) -> Done {
-        let asked = Asked { door: self, session, command, args, database };
+        self.authorize_as(&session.identity.borrow(), &session.client, database, command, args)
+    }
+
+    fn authorize_as(
+        &self,
+        identity: &Identity,
+        client: &Client,
+        database: usize,
+        command: &'static Command,
+        args: &[&[u8]],
+    ) -> Done {
+        let asked = Asked { door: self, identity, client, command, args, database };
         match command.needs(args) {
             Needs::Nothing | Needs::OfPart(_) => Ok(()),
             Needs::Keys => asked.keys(),
@@ -424,9 +487,8 @@ impl Asked<'_> {
     }
 
     fn may(&self, operation: Operation, resource: &Resource<'_>) -> Result<(), ()> {
-        let identity = self.session.identity.borrow();
-        self.door.broker.security.authorize(&identity, operation, resource).map_err(|error| {
-            tracing::debug!(client = self.session.client.address, %error, "not allowed");
+        self.door.broker.security.authorize(self.identity, operation, resource).map_err(|error| {
+            tracing::debug!(client = self.client.address, %error, "not allowed");
         })
     }
 }

@@ -26,7 +26,7 @@ use super::commands::streams::others::Guests;
 use super::commands::transactions::{Transaction, Watched};
 use super::commands::work::{Pace, Sliced, Slices};
 use super::commands::{self, scan};
-use super::errors::{Done, Fail};
+use super::errors::{Done, Fail, LOGGED_OUT};
 use super::pause::Pause;
 use super::shard_channels::{ShardChannels, ShardListener};
 use super::stats::{Stats, Tally};
@@ -286,12 +286,9 @@ impl Door {
         }
         command.check_part(args)?;
         let is_logged_in = *session.login.borrow() != Login::Needed;
-        let is_let_in = match is_logged_in {
-            true => self.reach(session).is_valid,
-            false => matches!(command.name, "AUTH" | "HELLO" | "QUIT" | "RESET"),
-        };
-        if !is_let_in {
-            return Err(Fail::new("NOAUTH Authentication required."));
+        let is_let_in = is_logged_in && self.reach(session).is_valid;
+        if !is_let_in && !matches!(command.name, "AUTH" | "HELLO" | "QUIT" | "RESET") {
+            return Err(LOGGED_OUT);
         }
         if session.is_subscribed() && !session.is_resp3 && !may_listen_beside(command.name) {
             let name = commands::name_of(command.number_of(args));
@@ -404,7 +401,9 @@ impl Door {
         let other_number = keys::other_database(args).filter(|other| *other != number);
         let other_cache = other_number.map(|other| session.database_of(&self.broker, other)).transpose()?;
         let room = if command.is_write { ANSWER_BYTES_MAX } else { session.room() };
-        let cache = session.database(&self.broker)?;
+        session.database(&self.broker)?;
+        let session = &*session;
+        let cache = session.databases[number].as_ref().expect("invariant: it was just opened");
         if command.is_write {
             cache.admit()?;
         }
@@ -449,7 +448,8 @@ impl Door {
                 return Err(Fail::new(format!("ERR a client can block on at most {WAITED_KEYS_MAX} keys")));
             }
             if let Some(block) = block {
-                return Ok(Ran::Waits(begin_to_wait(&locked, command, run, args, is_resp3)?, block));
+                let recheck = self.recheck(session, command, args);
+                return Ok(Ran::Waits(begin_to_wait(&locked, recheck, run, is_resp3)?, block));
             }
             if let Some(sliced) = sliced {
                 return Ok(Ran::Sliced(sliced, locked.finish().commit));

@@ -14,6 +14,7 @@ pub(super) struct Fail {
 
 pub(super) type Done<T = ()> = Result<T, Fail>;
 
+pub(super) const LOGGED_OUT: Fail = fixed("NOAUTH Authentication required.");
 pub(super) const WRONG_TYPE: Fail = fixed("WRONGTYPE Operation against a key holding the wrong kind of value");
 pub(super) const SYNTAX: Fail = fixed("ERR syntax error");
 pub(super) const NOT_INTEGER: Fail = fixed("ERR value is not an integer or out of range");

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use broker::Answers;
 use broker::metrics::Exposition;
+use broker::{Broker, Identity, Security};
 use bytes::Bytes;
+use engine::security::{Operation, Resource, ResourceKind};
 use parking_lot::Mutex;
 
 use super::clients::Client;
@@ -26,6 +27,9 @@ pub(super) struct ShardChannels {
 /// A connection that is subscribed to a channel.
 struct Mouth {
     client: Arc<Client>,
+    identity: Arc<Identity>,
+    /// Generation of the permissions in which the client was last permitted to read the channel.
+    permitted_in: AtomicU64,
     /// Messages from before the subscription was confirmed; `None` after the confirmation.
     early: Mutex<Option<Vec<Bytes>>>,
 }
@@ -67,6 +71,20 @@ impl Mouth {
         waiting <= QUEUE_BYTES_MAX
     }
 
+    /// Returns `true` if the client may read the channel.
+    fn is_permitted(&self, security: &Security, name: &[u8]) -> bool {
+        let generation = security.generation();
+        if self.permitted_in.load(Ordering::Relaxed) == generation {
+            return true;
+        }
+        let may = security.is_valid(&self.identity)
+            && security.allows(&self.identity, Operation::Read, &Resource::new(ResourceKind::Channel, name));
+        if may {
+            self.permitted_in.store(generation, Ordering::Relaxed);
+        }
+        may
+    }
+
     /// Writes the early messages after the subscription is confirmed.
     fn open(&self) {
         let early = self.early.lock().take().unwrap_or_default();
@@ -78,8 +96,18 @@ impl Mouth {
 }
 
 impl ShardChannels {
-    pub(super) fn listen(self: &Arc<Self>, client: &Arc<Client>, name: &[u8]) -> ShardListener {
-        let mouth = Arc::new(Mouth { client: client.clone(), early: Mutex::new(Some(Vec::new())) });
+    pub(super) fn listen(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        identity: &Arc<Identity>,
+        name: &[u8],
+    ) -> ShardListener {
+        let mouth = Arc::new(Mouth {
+            client: client.clone(),
+            identity: identity.clone(),
+            permitted_in: AtomicU64::new(0),
+            early: Mutex::new(Some(Vec::new())),
+        });
         self.by_name.lock().entry(name.to_vec()).or_default().push(mouth.clone());
         let opened = mouth.clone();
         // A task that this thread spawns runs after the confirmation is written.
@@ -88,11 +116,19 @@ impl ShardChannels {
     }
 
     /// Publishes a message and returns the number of its receivers. They share its bytes, which are held until the last
-    /// receiver has read them. A connection that has unread messages, and no memory for more, is disconnected.
-    pub(super) fn publish(&self, answers: &Answers, name: &[u8], message: &[u8]) -> usize {
+    /// receiver has read them. A connection is disconnected if it has unread messages, and no memory for more, or if
+    /// its client may no longer read the channel.
+    pub(super) fn publish(&self, broker: &Broker, name: &[u8], message: &[u8]) -> usize {
+        let answers = broker.answers();
+        let mut receivers = 0;
         let mouths = self.by_name.lock().get(name).cloned().unwrap_or_default();
         let mut written: [Option<Bytes>; 2] = [None, None];
         for mouth in &mouths {
+            if !mouth.is_permitted(&broker.security, name) {
+                mouth.client.outbox.close();
+                continue;
+            }
+            receivers += 1;
             let is_resp3 = mouth.client.about.lock().is_resp3;
             let bytes = written[usize::from(is_resp3)].get_or_insert_with(|| {
                 let mut writer = Writer::new(is_resp3);
@@ -107,7 +143,7 @@ impl ShardChannels {
                 mouth.client.outbox.close();
             }
         }
-        mouths.len()
+        receivers
     }
 
     /// Returns the channels, with the number of subscribers of each.

@@ -6,24 +6,27 @@ use broker::{Cache, LockedCache, Waiting};
 use engine::Result;
 use smallvec::SmallVec;
 
+use super::access::Recheck;
 use super::clients::Client;
 use super::writer::Writer;
-use crate::redis::command::{Command, Data, Named, Step};
+use crate::redis::command::{Data, Named, Step};
 
-/// Registers a blocking command. It is retried each time that one of its keys may have more data.
+/// Registers a blocking command. It is retried each time that one of its keys may have more data, and refused if it is
+/// no longer permitted then.
 pub(super) fn begin_to_wait(
     locked: &LockedCache<'_>,
-    command: &'static Command,
+    recheck: Recheck,
     run: Data,
-    args: &[&[u8]],
     is_resp3: bool,
 ) -> Result<Arc<Waiting>> {
-    let owned: Vec<Box<[u8]>> = args.iter().map(|arg| (*arg).into()).collect();
+    let command = recheck.command();
+    let owned = recheck.args().to_vec();
+    let args: SmallVec<[&[u8]; 8]> = owned.iter().map(|arg| &**arg).collect();
     let attempt = move |locked: &mut LockedCache<'_>, key: &[u8]| {
-        let args: SmallVec<[&[u8]; 8]> = owned.iter().map(|arg| &**arg).collect();
+        let args: SmallVec<[&[u8]; 8]> = recheck.args().iter().map(|arg| &**arg).collect();
         let mut writer = Writer::new(is_resp3);
         let mut step = Step { again: Some(key), ..Step::new(locked, &mut writer) };
-        let done = run(&mut step, &args).and_then(|()| step.out.check());
+        let done = recheck.check().and_then(|()| run(&mut step, &args)).and_then(|()| step.out.check());
         let is_blocked = step.block.is_some();
         if let Err(fail) = done {
             writer.bytes.clear();
@@ -31,7 +34,7 @@ pub(super) fn begin_to_wait(
         }
         (!is_blocked).then_some(writer.bytes)
     };
-    let keys = match command.keys(args) {
+    let keys = match command.keys(&args) {
         Named::These(keys) => keys,
         Named::All => SmallVec::new(),
     };

@@ -10,6 +10,7 @@ use broker::{FREE_BYTES, OutMessage, Receipt, Receive, Received};
 use bytes::Bytes;
 use engine::ErrorKind;
 use engine::queue::{LeaseError, Message, MessageId, header};
+use engine::security::Operation;
 
 use super::address::Place;
 use super::attributes::{self, VISIBILITY_S_MAX, WAIT_S_MAX};
@@ -240,6 +241,15 @@ impl Sqs {
             // For a FIFO queue the service does not report this limit.
             Err(error) if error.kind == ErrorKind::Busy && found.place.is_fifo() => Ok(Vec::new()),
             Err(error) if error.kind == ErrorKind::Busy => Err(Failure::new(&OVER_LIMIT, error.message)),
+            Ok(taken) if !receive.wait.is_zero() => {
+                // The permission may have ended while the request waited.
+                let may = self.broker.authorize_queue(&context.identity, Operation::Read, found.name()).await;
+                if let Err(refused) = may {
+                    self.broker.queues.untake(found.name(), taken).await?;
+                    return Err(refused.into());
+                }
+                Ok(taken)
+            }
             taken => Ok(taken?),
         }
     }

@@ -356,7 +356,7 @@ impl Door {
         };
         let now_s = self.sqs.broker.now_ms() / 1000;
         let source = LoginSource { door: broker::Door::Sqs, address: Some(caller.address) };
-        let certified = login::of_certificate(&self.sqs.broker, caller.connection.identity.as_ref(), source);
+        let certified = login::of_certificate(&self.sqs.broker, login::certificate_of(caller), source);
         // A client with a certificate need not sign, and its signature says only where its queues are.
         let auth = if certified.is_some() { &Auth::Off } else { &self.auth };
         let identity = auth.identify(&signed, now_s)?;

@@ -89,6 +89,8 @@ pub struct Caller {
     pub connection: Arc<Connection>,
     /// Address of the client, determined through trusted proxies.
     pub address: IpAddr,
+    /// `true` if the connection is that of a trusted proxy, whose certificate says nothing about the client.
+    pub is_proxied: bool,
     /// `true` if the client uses TLS, to this server or to a trusted proxy.
     pub is_secure: bool,
 }

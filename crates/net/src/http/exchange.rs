@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::body::{Answer, Cut, RequestBody};
 use super::connection::{Caller, Connection};
-use super::forwarded::origin;
+use super::forwarded::{is_trusted, origin};
 use super::refusal::{Reason, Refusal, is_grpc};
 use super::server::Shared;
 use super::{Charge, HttpSettings, NoRoom};
@@ -152,7 +152,8 @@ where
         connection.clone(),
     );
     let is_secure = client.is_secure.unwrap_or(connection.is_tls);
-    head.extensions.insert(Caller { connection, address: client.address, is_secure });
+    let is_proxied = is_trusted(connection.peer.ip(), &shared.settings.trusted_proxies);
+    head.extensions.insert(Caller { connection, address: client.address, is_proxied, is_secure });
     let answer = shared.service.call(Request::from_parts(head, body)).await;
     let answer = match (answer, cut.get()) {
         (Ok(answer), None) => answer,

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::SystemTime;
 
 use rustls::RootCertStore;
@@ -87,7 +88,7 @@ impl FromStr for Fingerprint {
 }
 
 /// Identity that a client has proved by a certificate, which was checked in the handshake.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct PeerIdentity {
     /// Host names in lower case, URIs and e-mail addresses of the certificate or, if it has none of these, its common
     /// name.
@@ -98,10 +99,12 @@ pub struct PeerIdentity {
     pub subject: String,
     /// Common name of the subject.
     pub common_name: Option<String>,
-    /// Last moment at which the certificate is valid.
+    /// Last moment at which the certificate and those between it and its root are valid.
     pub expires_at: SystemTime,
-    /// Chain that the client presented, as it was sent.
-    pub chain: Arc<[CertificateDer<'static>]>,
+    /// Chain that the client presented, in DER form.
+    pub chain: Arc<[Box<[u8]>]>,
+    /// For the owner's use: when it last found that the client is admitted. Copies share it.
+    pub accepted_in: Arc<AtomicU64>,
 }
 
 impl PeerIdentity {
@@ -114,7 +117,9 @@ impl PeerIdentity {
             tracing::warn!(%error, "cannot read the names in a client's certificate");
         });
         let facts = facts.ok();
-        let expires_at = facts.as_ref().map_or(SystemTime::UNIX_EPOCH, Facts::expires_at);
+        let of_others = chain[1..].iter().filter_map(|issuer| Some(Facts::read(issuer).ok()?.expires_at()));
+        let of_own = facts.as_ref().map_or(SystemTime::UNIX_EPOCH, Facts::expires_at);
+        let expires_at = of_others.fold(of_own, SystemTime::min);
         let (names, subject, common_name) =
             facts.map_or_else(Default::default, |facts| (facts.names, facts.subject, facts.common_name));
         Some(Self {
@@ -123,7 +128,8 @@ impl PeerIdentity {
             subject,
             common_name,
             expires_at,
-            chain: chain.iter().map(|certificate| certificate.clone().into_owned()).collect(),
+            chain: chain.iter().map(|certificate| certificate.as_ref().into()).collect(),
+            accepted_in: Arc::default(),
         })
     }
 
@@ -135,7 +141,7 @@ impl PeerIdentity {
 }
 
 /// Check of clients against the files as they were at one time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ClientCheck {
     roots: Vec<CertificateDer<'static>>,
     revoked: Vec<CertificateRevocationListDer<'static>>,

@@ -174,6 +174,8 @@ impl Tls {
                     tracing::error!(%error, "certificates were not reloaded; the previous ones stay active");
                 }
                 seen.error = Some(why);
+                // A damaged certificate of the broker must not keep revoked clients in.
+                self.reload_clients();
                 return Err(error);
             }
         };
@@ -184,6 +186,22 @@ impl Tls {
         }
         let expires_in_days =
             loaded.expires_at.duration_since(SystemTime::now()).map_or(0, |left| left.as_secs() / 86_400);
+        self.activate(&before, loaded);
+        self.reloads.fetch_add(1, Ordering::Relaxed);
+        tracing::info!(expires_in_days, "certificates were reloaded");
+        Ok(Reloaded::Changed)
+    }
+
+    /// Admits clients by the present roots and revocation lists, beside the server certificates of before.
+    fn reload_clients(&self) {
+        let before = self.current.loaded.read().clone();
+        let clients = self.client_auth.as_ref().map(ClientCheck::load);
+        if let Some(Ok(clients)) = clients {
+            self.activate(&before, Loaded { clients: Some(clients), ..Loaded::clone(&before) });
+        }
+    }
+
+    fn activate(&self, before: &Loaded, loaded: Loaded) {
         let is_same_check = match (&before.clients, &loaded.clients) {
             (Some(before), Some(now)) => before.is_same(now),
             _ => true,
@@ -195,9 +213,6 @@ impl Tls {
                 observer();
             }
         }
-        self.reloads.fetch_add(1, Ordering::Relaxed);
-        tracing::info!(expires_in_days, "certificates were reloaded");
-        Ok(Reloaded::Changed)
     }
 
     /// Checks the files at this interval until the drain begins, and reloads them if they have changed. Unusable files
@@ -269,7 +284,7 @@ struct Current {
 }
 
 /// Contents of the files at one time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Loaded {
     keys: Vec<Arc<CertifiedKey>>,
     names: Names,

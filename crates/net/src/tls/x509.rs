@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
-use x509_parser::x509::{RelativeDistinguishedName, X509Version};
+use x509_parser::x509::{AttributeTypeAndValue, RelativeDistinguishedName, X509Version};
 
 /// Contents of a certificate.
 #[derive(Debug)]
@@ -46,8 +46,7 @@ impl Facts {
             }
         }
         names.extend(hosts.iter().cloned());
-        let common: Vec<String> =
-            certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok()).map(str::to_owned).collect();
+        let common: Vec<String> = certificate.subject().iter_common_name().map(text_of).collect();
         if names.is_empty() {
             names.extend(common.iter().cloned());
         }
@@ -114,11 +113,25 @@ fn subject_of(certificate: &X509Certificate<'_>) -> String {
         let attributes = part.iter().map(|attribute| {
             let oid = attribute.attr_type().to_id_string();
             let name = SHORT_NAMES.iter().find(|(known, _)| *known == oid).map_or(&*oid, |(_, name)| name);
-            format!("{name}={}", escaped(attribute.as_str().unwrap_or_default()))
+            match attribute.as_str() {
+                Ok(text) => format!("{name}={}", escaped(text)),
+                Err(_other_alphabet) => format!("{name}={}", text_of(attribute)),
+            }
         });
         attributes.collect::<Vec<_>>().join("+")
     };
     parts.into_iter().rev().map(of_part).collect::<Vec<_>>().join(",")
+}
+
+/// Returns the value of an attribute. If it is in an alphabet that is not read here, it is written in hexadecimal
+/// digits (RFC 2253, section 2.4), so that different values stay different.
+fn text_of(attribute: &AttributeTypeAndValue<'_>) -> String {
+    match attribute.as_str() {
+        Ok(text) => text.to_owned(),
+        Err(_other_alphabet) => {
+            attribute.as_slice().iter().fold("#".to_owned(), |text, byte| text + &format!("{byte:02x}"))
+        }
+    }
 }
 
 /// Writes a value with backslashes before the characters that have a meaning in a subject (RFC 2253, section 2.4).

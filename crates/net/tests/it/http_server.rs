@@ -80,7 +80,7 @@ async fn answer(mut request: Request<RequestBody>) -> Result<Response<TestBody>,
         "/large" => full(vec![b'x'; 4 << 20]),
         "/who" => {
             let caller = request.extensions().get::<Caller>().expect("a caller");
-            let Caller { connection, address, is_secure } = caller;
+            let Caller { connection, address, is_secure, .. } = caller;
             let names = connection.identity.as_ref().map(|identity| identity.names.join(","));
             full(format!("{} {address} {is_secure} {}", connection.id, names.unwrap_or_default()))
         }

@@ -169,7 +169,7 @@ async fn clients_are_let_in_by_authority_name_or_fingerprint() {
     assert!(enter(&by_common_name, &ca, Some(&node)).await.is_err(), "its host name has priority over its common name");
 
     let optional = mutual(&ca, &folder, |auth| auth.is_required = false);
-    assert_eq!(enter(&optional, &ca, None).await.expect("let in"), None);
+    assert!(enter(&optional, &ca, None).await.expect("let in").is_none());
     assert!(enter(&optional, &ca, Some(&alice)).await.expect("let in").is_some());
     assert!(enter(&optional, &ca, Some(&stranger)).await.is_err());
 }
@@ -184,7 +184,9 @@ async fn a_revoked_client_is_refused() {
     let tls = mutual(&ca, &folder, |auth| auth.revoked = Some(list));
     let changes = Arc::new(AtomicUsize::new(0));
     let counted = changes.clone();
-    tls.observe_clients(move || drop(counted.fetch_add(1, Ordering::Relaxed)));
+    tls.observe_clients(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
     let resuming = ca.client(&[], Some(&alice));
     for _ in 0..2 {
         let config = tls.server_config(&[]).expect("a configuration");
@@ -193,7 +195,7 @@ async fn a_revoked_client_is_refused() {
     let chains = [&alice, &bob].map(|made| PeerIdentity::of_certificates(Some(std::slice::from_ref(&made.der))));
     let admits = |who: usize| {
         let chain = chains[who].as_ref().expect("an identity").chain.clone();
-        tls.admits(chain.iter().map(AsRef::as_ref))
+        tls.admits(chain.iter().map(|part| &**part))
     };
     assert!(admits(0) && admits(1));
     assert!(!tls.admits([]) && !tls.admits([&b"no certificate"[..]]));
@@ -210,6 +212,23 @@ async fn a_revoked_client_is_refused() {
     assert!(tls.reload().is_err());
     assert!(!admits(0) && admits(1), "the list before stays in force");
     assert_eq!(changes.load(Ordering::Relaxed), 1);
+}
+
+/// A damaged certificate of the server keeps no revoked client in.
+#[tokio::test]
+async fn a_client_is_revoked_whatever_the_own_certificate_is() {
+    let ca = Authority::new();
+    let folder = Folder::new();
+    let alice = ca.issue("alice", &[], 2100);
+    let list = folder.write("revoked.pem", &ca.revoke(&[]));
+    let tls = mutual(&ca, &folder, |auth| auth.revoked = Some(list));
+    assert!(enter(&tls, &ca, Some(&alice)).await.is_ok());
+    folder.put("own", &ca.issue("server.example", &["server.example"], 2001));
+    folder.write("revoked.pem", &ca.revoke(&[&alice]));
+    assert!(tls.reload().is_err(), "the server's certificate has expired");
+    assert!(enter(&tls, &ca, Some(&alice)).await.is_err() && !tls.admits([&alice.der[..]]));
+    let bob = ca.issue("bob", &[], 2100);
+    assert!(enter(&tls, &ca, Some(&bob)).await.is_ok(), "the server keeps its certificate of before");
 }
 
 #[tokio::test]

@@ -231,7 +231,7 @@ fn stop(
 
 fn spublish(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     written(session, |writer| {
-        writer.len(door.shard_channels.publish(door.broker.answers(), args[1], args[2]));
+        writer.len(door.shard_channels.publish(&door.broker, args[1], args[2]));
         Ok(())
     })
 }
@@ -249,7 +249,7 @@ fn ssubscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answe
                 writer.error(&fail);
                 continue;
             }
-            let listener = door.shard_channels.listen(&session.client, name);
+            let listener = door.shard_channels.listen(&session.client, &session.identity.borrow(), name);
             session.shard_listeners.insert(name.to_vec(), listener);
         }
         write_change(&mut writer, "ssubscribe", Some(name), session.shard_listeners.len());

@@ -1,6 +1,7 @@
 //! Logins with client certificates at every door, and their end.
 
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,7 +17,7 @@ use super::redis::commands::Redis;
 use crate::support::access::acls;
 use crate::support::certificates::{Authority, Folder, Made};
 use crate::support::command;
-use crate::support::server::{Server, metric, until, within};
+use crate::support::server::{PATIENCE, Server, metric, until, within};
 use crate::support::tunnel;
 
 const LISTED: &str = "/v1/projects/shop/topics";
@@ -101,6 +102,38 @@ impl Stand {
 
 fn all_topics() -> MetadataRequest {
     MetadataRequest::default().with_topics(None)
+}
+
+/// Connection for several HTTP requests.
+struct KeptAlive(BufReader<TcpStream>);
+
+impl KeptAlive {
+    fn open(at: SocketAddr) -> Self {
+        let socket = TcpStream::connect(at).expect("connected");
+        socket.set_read_timeout(Some(PATIENCE)).expect("set");
+        Self(BufReader::new(socket))
+    }
+
+    /// Sends a request, and returns the status of the response; `None` if the connection has ended.
+    fn call(&mut self, path: &str) -> Option<u16> {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        self.0.get_mut().write_all(request.as_bytes()).expect("sent");
+        let mut line = String::new();
+        let mut status = None;
+        let mut length = 0;
+        while line != "\r\n" {
+            line.clear();
+            if self.0.read_line(&mut line).expect("a line") == 0 {
+                return None;
+            }
+            status = status.or_else(|| line.split(' ').nth(1).and_then(|code| code.parse().ok()));
+            if let Some(given) = line.to_ascii_lowercase().strip_prefix("content-length: ") {
+                length = given.trim().parse().expect("a number");
+            }
+        }
+        self.0.read_exact(&mut vec![0; length]).expect("a body");
+        status
+    }
 }
 
 fn http(at: SocketAddr, path: &str) -> u16 {
@@ -193,6 +226,8 @@ async fn ends(stand: &Stand, own: &Made, end: impl FnOnce()) {
     assert_eq!(raw.call(4, all_topics()).await.topics.len(), 1);
     let mut redis = Redis::open_at(stand.tunnel("redis", Some(own)).await);
     assert_eq!(redis.call("SET k v"), "+OK");
+    let mut http = KeptAlive::open(stand.tunnel("http", Some(own)).await);
+    assert_eq!(http.call("/v1/topics/t"), Some(200));
     admin.publish("t", Record::new("before")).await.expect("published");
     for (subscription, _) in &mut native {
         within("a record", subscription.next()).await.expect("a record");
@@ -206,6 +241,9 @@ async fn ends(stand: &Stand, own: &Made, end: impl FnOnce()) {
     raw.send(4, &all_topics()).await;
     assert!(raw.frame().await.is_none(), "the connection ends");
     assert!(stand.connect("tls", own).await.is_err());
+    // The connection is older than the end of the certificate. An idle one is closed after a while.
+    let status = http.call("/v1/topics/t");
+    assert!(matches!(status, Some(401) | None), "{status:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -222,6 +260,16 @@ async fn all_that_a_client_does_ends_when_its_certificate_expires() {
     let stand = Stand::with(&[]);
     let soon = stand.ca.issue_until("bob", &[], SystemTime::now() + Duration::from_secs(5));
     ends(&stand, &soon, || {}).await;
+}
+
+/// The certificate of a trusted proxy says nothing about the clients behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_certificate_of_a_proxy_logs_nobody_in() {
+    let stand = Stand::with(&["http_trusted_proxies=127.0.0.1"]);
+    stand.allow().await;
+    let proxy = stand.ca.issue("bob", &[], 2100);
+    assert_eq!(http(stand.tunnel("http", Some(&proxy)).await, "/v1/topics/t"), 401);
+    assert_eq!(send_to_queue(stand.tunnel("sqs", Some(&proxy)).await), 403);
 }
 
 /// With `tls_client_auth = required` nobody comes in over TLS without a certificate, and only the listed ones do.

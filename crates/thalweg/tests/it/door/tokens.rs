@@ -22,7 +22,8 @@ fn server() -> Server {
     Server::with(&[
         "auth=required",
         "authorization=true",
-        "users=bob:secret",
+        "users=bob:secret,root:r00t",
+        "super_users=root",
         "http=127.0.0.1:0",
         "redis=127.0.0.1:0",
         "pubsub=127.0.0.1:0",
@@ -149,7 +150,7 @@ async fn wrong_tokens_are_refused_at_every_door() {
 async fn ends(server: &Server, token: &str, end: impl AsyncFnOnce()) {
     let admin = server.client("tcp").await;
     admin.create_topic("t", client::TopicSettings::default()).await.expect("created");
-    for entry in ["all topic t", "all cache db0/...", "all channel news"] {
+    for entry in ["all topic t", "all topic s", "all cache db0/...", "all channel news", "all queue q"] {
         admin.create_acls(acls("User:bob", entry, true)).await.expect("added");
     }
     let bob = connect(server, "tcp", token).await.expect("it is right");
@@ -160,6 +161,22 @@ async fn ends(server: &Server, token: &str, end: impl AsyncFnOnce()) {
     let mut listener = Redis::open(server);
     assert_eq!(listener.call(&format!("AUTH {token}")), "+OK");
     listener.call("SUBSCRIBE news");
+    let mut root = Redis::open(server);
+    assert_eq!(root.call("AUTH root r00t"), "+OK");
+    let mut waiting = Vec::new();
+    for command in ["SSUBSCRIBE news", "BLPOP list 0", "XREAD BLOCK 0 STREAMS s $"] {
+        let mut redis = Redis::open(server);
+        assert_eq!(redis.call(&format!("AUTH {token}")), "+OK");
+        redis.ask(command);
+        waiting.push(redis);
+    }
+    let [mut shard, mut popping, mut reading] = waiting.try_into().ok().expect("three");
+    assert!(shard.answer().contains("ssubscribe"));
+    until("the waits", async || {
+        let clients = root.call("CLIENT LIST");
+        clients.contains("cmd=blpop") && clients.contains("cmd=xread")
+    })
+    .await;
     let mut raw = kafka(server, "OAUTHBEARER", bearer(token)).await.expect("it is right");
     let mut events = TcpStream::connect(server.door("http")).expect("connected");
     events.set_read_timeout(Some(PATIENCE)).expect("set");
@@ -174,6 +191,15 @@ async fn ends(server: &Server, token: &str, end: impl AsyncFnOnce()) {
     until("the end of the subscription", async || subscription.next().await.is_err()).await;
     assert_eq!(bob.list_topics().await.expect_err("it is over").kind, ErrorKind::Denied);
     assert_eq!(redis.call("GET k"), "-NOAUTH Authentication required.");
+    assert_eq!((redis.call("AUTH bob secret"), redis.call("GET k")), ("+OK".to_owned(), "v".to_owned()));
+    // What waited gets nothing that comes later.
+    assert_eq!(root.call("SPUBLISH news x"), ":0");
+    assert_eq!(shard.try_answer(), None, "the connection ends");
+    assert_eq!(root.call("RPUSH list x"), ":1");
+    assert_eq!(popping.answer(), "-NOAUTH Authentication required.");
+    assert_eq!(root.call("LLEN list"), ":1");
+    root.call("XADD s * f v");
+    assert_eq!(reading.answer(), "-NOAUTH Authentication required.");
     raw.send(4, &MetadataRequest::default()).await;
     assert!(raw.frame().await.is_none(), "the connection ends");
     admin.publish("t", Record::new("too late")).await.expect("published");
@@ -232,6 +258,16 @@ async fn a_kafka_client_logs_in_again_before_its_token_expires() {
     let mut raw = Raw::connect(&server).await;
     assert_eq!(sasl(&mut raw, "OAUTHBEARER", bearer(&endless)).await, (0, 0));
     assert_eq!(sasl(&mut raw, "OAUTHBEARER", bearer(&endless)).await.0, 34, "no login is due");
+
+    // An idle client that comes back after its login has expired first logs in again.
+    let short = create(&server, &["--expires", "1s"]);
+    let mut raw = Raw::connect(&server).await;
+    assert_eq!(sasl(&mut raw, "OAUTHBEARER", bearer(&short)).await.0, 0);
+    let mut probe = Redis::open(&server);
+    assert_eq!(probe.call(&format!("AUTH {short}")), "+OK");
+    until("the expiry", async || probe.call("PING").starts_with("-NOAUTH")).await;
+    assert_eq!(sasl(&mut raw, "OAUTHBEARER", bearer(&second)).await.0, 0);
+    assert_eq!(raw.call(4, MetadataRequest::default()).await.brokers.len(), 1);
 }
 
 /// The command line logs in with a token from a file or the environment.

@@ -9,7 +9,9 @@ use net::service::{Reply, once};
 use super::entries::{write, write_all};
 use super::groups::no_group;
 use super::{Context, Owned, failed, ids, owned};
+use crate::redis::access::Recheck;
 use crate::redis::codec::Answer;
+use crate::redis::commands;
 use crate::redis::commands::args::{is, parse_int};
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail, SYNTAX, WRONG_TYPE};
@@ -120,9 +122,10 @@ pub(super) fn begin(door: &Door, session: &mut Session, args: &[&[u8]], has_grou
         Err(error) => return session.fail(&Fail::from(error)),
     };
     let is_blocked = wait.is_some();
+    let wait = wait.zip(commands::find(args[0]).map(|command| door.recheck(session, command, args)));
     let work = async move {
         let done = match &wait {
-            Some(wait) => ask.answer(&mut context, wait).await,
+            Some((wait, recheck)) => ask.answer(&mut context, wait, recheck).await,
             None => ask.answer_now(&mut context).await,
         };
         context.answer(done).await
@@ -188,7 +191,7 @@ impl Ask {
         Ok(())
     }
 
-    async fn answer(&self, context: &mut Context<'_>, wait: &Wait) -> Done {
+    async fn answer(&self, context: &mut Context<'_>, wait: &Wait, recheck: &Recheck) -> Done {
         let after = self.resolve_all(context).await?;
         let mut found = self.find(context, &after, None).await?;
         if found.is_empty() {
@@ -206,7 +209,10 @@ impl Ask {
                 }
             };
             let attempt = async || {
-                let found = self.find(context, &after, Some(WAITED_COUNT_MAX)).await;
+                let found = match recheck.check() {
+                    Ok(()) => self.find(context, &after, Some(WAITED_COUNT_MAX)).await,
+                    Err(fail) => Err(fail),
+                };
                 Ok(Some(found).filter(|found| !matches!(found, Ok(found) if found.is_empty())))
             };
             found = match broker.streams.wait_for(&names, stop, attempt).await.map_err(failed)? {
