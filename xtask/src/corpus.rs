@@ -34,6 +34,18 @@ const PATTERNS: [(&str, &str); 14] = [
     ("\u{e4}.*", "\u{e4}.x"),
 ];
 
+/// Credentials with the parser that reads each: PLAIN, OAUTHBEARER, a token, rules and a subject, SCRAM.
+const CREDENTIALS: [(u8, &str); 8] = [
+    (0, "\0ann\0pencil"),
+    (1, "n,a=ann,\u{1}host=h\u{1}auth=Bearer t\u{1}\u{1}"),
+    (2, "tw_0123456789abcdef_0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"),
+    (3, "RULE:^CN=(.*?),OU=(.*)$/$1@$2/L, DEFAULT\nCN=Ann,OU=Sales"),
+    (3, "RULE:a\\/(b)/$1$$/U\na/b"),
+    (4, "n,,n=ann,r=nonce"),
+    (4, "y,a=b=2Cc,n=ann=3D,r=nonce,x=y"),
+    (5, "\u{2}\0"),
+];
+
 /// Filters that together cover every branch of the parser, with the attributes of a message.
 const QUEUE_FILTERS: [(&str, &str); 14] = [
     ("attributes:a", "a=b"),
@@ -368,6 +380,9 @@ fn seeds() -> Outcome<Seeds> {
     }
     for (i, (filter, attributes)) in QUEUE_FILTERS.iter().enumerate() {
         seeds.insert(("queue_filter", format!("{i:02}")), format!("{filter}\n{attributes}").into_bytes());
+    }
+    for (i, (choice, text)) in CREDENTIALS.iter().enumerate() {
+        seeds.insert(("credential", format!("{i:02}")), [&[*choice], text.as_bytes()].concat());
     }
     for (name, choice, text, message) in SCHEMAS {
         let seed = [&[choice], text.as_bytes(), &[0], message].concat();

@@ -2,7 +2,7 @@
 
 use crate::run::{Call, Outcome, root};
 
-pub const TARGETS: [&str; 13] = [
+pub const TARGETS: [&str; 14] = [
     "frames",
     "request",
     "response",
@@ -16,6 +16,7 @@ pub const TARGETS: [&str; 13] = [
     "pubsub_schema",
     "sqs_request",
     "pubsub_request",
+    "credential",
 ];
 const SECONDS: &str = "60";
 
