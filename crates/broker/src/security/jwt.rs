@@ -170,6 +170,9 @@ impl Jwts {
             }
             Wrong::MissingRequiredClaim(claim) => format!("the token has no claim {claim}"),
             Wrong::InvalidSignature => "the signature of the token is wrong".to_owned(),
+            Wrong::InvalidToken | Wrong::Base64(_) | Wrong::Json(_) | Wrong::Utf8(_) => {
+                "the token is damaged, or not signed in a way that is accepted".to_owned()
+            }
             other => format!("the token cannot be verified: {other:?}"),
         })
     }

@@ -13,6 +13,7 @@ mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use aws_lc_rs::rand;
@@ -96,6 +97,8 @@ pub struct Security {
     jwts: Option<Jwts>,
     certificates: Arc<Certificates>,
     search: Mutex<Search>,
+    /// Second since 1970 in which a denial was last logged: at most one line a second is.
+    denial_logged_s: AtomicU64,
     /// Done once the tables have been read from the topic.
     restored: Restored,
     /// Topic of the users and access control lists, once it exists. Locked during each change.
@@ -133,6 +136,7 @@ impl Security {
             jwts: settings.issuer.clone().map(Jwts::new),
             certificates: Arc::default(),
             search: Mutex::default(),
+            denial_logged_s: AtomicU64::new(0),
             of_configuration: users,
             restored: Restored::default(),
             topic: Arc::new(tokio::sync::Mutex::new(topic)),
@@ -339,6 +343,9 @@ impl Security {
         if self.allows(identity, operation, resource) {
             return Ok(());
         }
+        if resource.kind == ResourceKind::Cluster {
+            return Err(self.denied(identity, format_args!("{} the cluster", operation.name())));
+        }
         let name = String::from_utf8_lossy(resource.name);
         Err(self.denied(identity, format_args!("{} {} {name}", operation.name(), resource.kind.name())))
     }
@@ -383,7 +390,12 @@ impl Security {
 
     fn denied(&self, identity: &Identity, what: fmt::Arguments<'_>) -> Error {
         self.counts.denied.add(1);
-        Error::new(ErrorKind::Denied, format!("User:{} may not {what}; see thalweg acl", identity.user()))
+        let message = format!("User:{} may not {what}; see thalweg acl", identity.user());
+        let now_s = self.core.now_ms() / 1000;
+        if self.denial_logged_s.swap(now_s, Ordering::Relaxed) != now_s {
+            tracing::info!(host = identity.host(), "denied a request: {message}");
+        }
+        Error::new(ErrorKind::Denied, message)
     }
 
     /// Returns all users, ordered by name.
@@ -414,6 +426,27 @@ impl Security {
                 credential: Some(credential),
             };
             Ok((credentials.into_iter().map(record).collect(), ()))
+        })
+        .await
+    }
+
+    /// Deletes a user with all passwords and tokens. Entries and roles of that name stay.
+    pub async fn delete_user(self: &Arc<Self>, user: UserName) -> Result<()> {
+        self.change(|tables, security| {
+            security.check_changeable(&user)?;
+            let mechanisms = tables.users.get(user.as_str()).into_iter().flat_map(BTreeMap::keys);
+            let passwords = mechanisms.map(|mechanism| SecurityRecord::Credential {
+                user: user.clone(),
+                mechanism: *mechanism,
+                credential: None,
+            });
+            let tokens = tables.tokens.iter().filter(|(_, token)| token.user == user);
+            let tokens = tokens.map(|(id, _)| SecurityRecord::Token { id: *id, token: None });
+            let gone: Vec<SecurityRecord> = passwords.chain(tokens).collect();
+            if gone.is_empty() {
+                return Err(Error::not_found(format!("there is no user '{user}' with a password or a token")));
+            }
+            Ok((gone, ()))
         })
         .await
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use broker::{Broker, UserStatus};
-use engine::security::{Mechanism, Token, TokenId};
+use engine::security::{Token, TokenId};
 use engine::{Error, Result};
 use wire::Response;
 use wire::security::{SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
@@ -19,11 +19,12 @@ pub(super) async fn answer(broker: &Arc<Broker>, request: SecurityRequest) -> Re
             SecurityResponse::UserPut
         }
         SecurityRequest::DeleteUser { user, mechanisms } => {
-            let named = if mechanisms.is_empty() { mechanisms_of(broker, user.as_str()).await? } else { mechanisms };
-            broker
-                .security
-                .delete_credentials(named.into_iter().map(|mechanism| (user.clone(), mechanism)).collect())
-                .await?;
+            if mechanisms.is_empty() {
+                broker.security.delete_user(user).await?;
+            } else {
+                let of_user = mechanisms.into_iter().map(|mechanism| (user.clone(), mechanism));
+                broker.security.delete_credentials(of_user.collect()).await?;
+            }
             SecurityResponse::UserDeleted
         }
         SecurityRequest::ListUsers => {
@@ -56,13 +57,6 @@ pub(super) async fn answer(broker: &Arc<Broker>, request: SecurityRequest) -> Re
         SecurityRequest::ListAcls(filter) => SecurityResponse::Acls(broker.security.acls(&filter).await?),
     };
     Ok(Response::Security(answer))
-}
-
-async fn mechanisms_of(broker: &Broker, user: &str) -> Result<Vec<Mechanism>> {
-    let users = broker.security.users().await?;
-    let found = users.into_iter().find(|known| known.name.as_str() == user);
-    let found = found.ok_or_else(|| Error::not_found(format!("there is no user '{user}'")))?;
-    Ok(found.mechanisms.into_iter().map(|(mechanism, _)| mechanism).collect())
 }
 
 fn token_info((id, token): (TokenId, Token)) -> TokenInfo {

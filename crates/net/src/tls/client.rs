@@ -88,7 +88,7 @@ impl FromStr for Fingerprint {
 }
 
 /// Identity that a client has proved by a certificate, which was checked in the handshake.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PeerIdentity {
     /// Host names in lower case, URIs and e-mail addresses of the certificate or, if it has none of these, its common
     /// name.
@@ -105,6 +105,13 @@ pub struct PeerIdentity {
     pub chain: Arc<[Box<[u8]>]>,
     /// For the owner's use: when it last found that the client is admitted. Copies share it.
     pub accepted_in: Arc<AtomicU64>,
+}
+
+/// Writes the subject and the fingerprint.
+impl fmt::Debug for PeerIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} ({})", self.subject, self.fingerprint)
+    }
 }
 
 impl PeerIdentity {

@@ -68,10 +68,13 @@ pub(super) fn read_certificates(path: &Path) -> io::Result<Vec<CertificateDer<'s
     Ok(certificates)
 }
 
-/// Reads all revocation lists of a PEM file, which may be none.
+/// Reads all revocation lists of a PEM file. Fails if there is none: a damaged file must not let revoked clients in.
 pub(super) fn read_revocations(path: &Path) -> io::Result<Vec<CertificateRevocationListDer<'static>>> {
-    let lists = CertificateRevocationListDer::pem_file_iter(path);
-    lists
+    let lists = CertificateRevocationListDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
+        .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
+    if lists.is_empty() {
+        return Err(io::Error::other(format!("{}: no revocation list in it", path.display())));
+    }
+    Ok(lists)
 }

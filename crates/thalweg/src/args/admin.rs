@@ -83,7 +83,7 @@ pub enum User {
     /// List users
     #[command(visible_alias = "ls")]
     List,
-    /// Delete a user's password; the user's connections are closed with their next request
+    /// Delete a user's passwords and tokens; the user's connections are closed with their next request
     #[command(visible_alias = "rm")]
     Delete {
         user: String,
@@ -150,7 +150,7 @@ pub enum Token {
     /// List tokens, without their secrets
     #[command(visible_alias = "ls")]
     List,
-    /// Delete a token; clients that have logged in with it are disconnected
+    /// Delete a token; the next request of clients that have logged in with it is refused
     #[command(visible_alias = "rm")]
     Delete { id: String },
 }

@@ -36,9 +36,14 @@ pub fn run(config: &Config, command: User, is_json: bool) -> Result {
         }
         User::Delete { user, mechanism } => {
             let name = UserName::parse(&user)?;
+            let what = if mechanism.is_some() { "the password" } else { "the passwords and tokens" };
             let mechanisms = mechanism.map(|one| one.get()).into_iter().collect();
             on(config, async |client| client.delete_user(name, mechanisms).await)?;
-            say(is_json, json!({ "deleted": user }), &format!("deleted the password of user {user}"))
+            say(
+                is_json,
+                json!({ "deleted": user }),
+                &format!("deleted {what} of user {user}; entries and roles of that name stay"),
+            )
         }
     }
 }

@@ -292,7 +292,7 @@ async fn certificates_can_be_required_and_listed() {
     let run =
         |args: &[&str]| command::thalweg([&["--server", &url, "--set", &set[0], "--set", &set[1]], args].concat());
     run(&["publish", "t", "v"]).ok();
-    assert!(run(&["user", "list"]).failed(1).contains("User:bob may not describe cluster"));
+    assert!(run(&["user", "list"]).failed(1).contains("User:bob may not describe the cluster"));
     assert!(
         command::thalweg(["--server", &url, "--set", &set[0], "topic", "list"]).failed(2).contains("belong together")
     );

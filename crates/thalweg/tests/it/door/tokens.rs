@@ -240,6 +240,20 @@ async fn all_that_a_client_does_ends_when_its_token_expires() {
     }
 }
 
+/// A user who has only tokens is deleted like any other.
+#[tokio::test]
+async fn a_user_is_deleted_with_all_tokens() {
+    let server = server();
+    let token = command::on(&server, ["token", "create", "svc", "--role", "consumer"]).ok();
+    let token = token.lines().next().expect("a token");
+    let service = connect(&server, "tcp", token).await.expect("it is right");
+    assert!(service.list_topics().await.is_ok());
+    command::on(&server, ["user", "delete", "svc"]).ok();
+    assert_eq!(service.list_topics().await.expect_err("deleted").kind, ErrorKind::Denied);
+    assert_eq!(connect(&server, "tcp", token).await.err(), Some(ErrorKind::Denied));
+    assert!(command::on(&server, ["user", "delete", "svc"]).failed(4).contains("no user 'svc'"));
+}
+
 /// A Kafka client is told how long its login is valid, and logs in again on the same connection (KIP-368).
 #[tokio::test]
 async fn a_kafka_client_logs_in_again_before_its_token_expires() {
