@@ -35,12 +35,14 @@ const PATTERNS: [(&str, &str); 14] = [
 ];
 
 /// Credentials with the parser that reads each: PLAIN, OAUTHBEARER, a token, rules and a subject, SCRAM.
-const CREDENTIALS: [(u8, &str); 8] = [
+const CREDENTIALS: [(u8, &str); 10] = [
     (0, "\0ann\0pencil"),
+    (0, "ann\0ann\0pen cil"),
     (1, "n,a=ann,\u{1}host=h\u{1}auth=Bearer t\u{1}\u{1}"),
     (2, "tw_0123456789abcdef_0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"),
     (3, "RULE:^CN=(.*?),OU=(.*)$/$1@$2/L, DEFAULT\nCN=Ann,OU=Sales"),
     (3, "RULE:a\\/(b)/$1$$/U\na/b"),
+    (3, "DEFAULT\nO=Sales"),
     (4, "n,,n=ann,r=nonce"),
     (4, "y,a=b=2Cc,n=ann=3D,r=nonce,x=y"),
     (5, "\u{2}\0"),
