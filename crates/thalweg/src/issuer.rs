@@ -1,17 +1,17 @@
 //! The public keys of the issuer of JSON Web Tokens: from a file, from a URL, or from where its description says
 //! (OpenID Connect Discovery 1.0, section 4).
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use broker::Broker;
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, HOST};
 use hyper::{Request, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
 use net::Drain;
 use net::tls::trust::{self, Roots, Trust};
 use rustls::RootCertStore;
@@ -20,6 +20,8 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+
+use crate::exchange::exchange;
 
 /// Path of the description of an issuer, below its URL.
 const DESCRIPTION: &str = "/.well-known/openid-configuration";
@@ -45,6 +47,15 @@ pub enum KeySource {
     Url(Uri),
     /// URL of an issuer, whose description has the URL of the set.
     Discovery(Uri),
+}
+
+impl fmt::Display for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Url(url) | Self::Discovery(url) => write!(f, "{url}"),
+        }
+    }
 }
 
 impl KeySource {
@@ -121,7 +132,7 @@ async fn follow_url(source: &KeySource, broker: &Broker, drain: &mut Drain) {
                 wait
             }
         };
-        report(&format!("{source:?}"), outcome);
+        report(&source.to_string(), outcome);
         let soonest = wait.min(WANTED_EVERY);
         if drain.or_begun(tokio::time::sleep(soonest)).await.is_none() {
             return;
@@ -142,7 +153,7 @@ fn report(source: &str, outcome: Result<usize, String>) {
     match outcome {
         Ok(keys) => tracing::info!(source, keys, "read the keys of the issuer of tokens"),
         Err(error) => {
-            tracing::error!(source, error, "cannot read the keys of the issuer of tokens; the previous ones stay");
+            tracing::error!(source, error, "cannot read the keys of the issuer of tokens; those read before stay");
         }
     }
 }
@@ -168,39 +179,28 @@ async fn fetch(url: &Uri) -> io::Result<Bytes> {
     let port = authority.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
     let socket = TcpStream::connect((host, port)).await.map_err(wrap)?;
     if !is_secure {
-        return exchange(socket, url).await.map_err(wrap);
+        return get(socket, url).await.map_err(wrap);
     }
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let config = trust::client_config(Trust::Roots(Roots::from(roots)), &[b"http/1.1"], None)?;
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await.map_err(wrap)?;
-    exchange(stream, url).await.map_err(wrap)
+    get(stream, url).await.map_err(wrap)
 }
 
-async fn exchange(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, url: &Uri) -> io::Result<Bytes> {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+async fn get(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, url: &Uri) -> io::Result<Bytes> {
     let request = Request::builder()
         .uri(url.path_and_query().map_or("/", |path| path.as_str()))
         .header(HOST, url.authority().map_or("", |authority| authority.as_str()))
         .header(ACCEPT, "application/json")
-        .body(Empty::<Bytes>::new())
+        .body(Full::default())
         .map_err(io::Error::other)?;
-    // The exchange owns the sender: when it ends, the connection closes.
-    let exchange = async move {
-        let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-        let status = answer.status();
-        if status != StatusCode::OK {
-            return Err(io::Error::other(format!("the answer has status {status}")));
-        }
-        let body = Limited::new(answer.into_body(), DOCUMENT_BYTES_MAX);
-        Ok(body.collect().await.map_err(io::Error::other)?.to_bytes())
-    };
-    let (answer, closed) = tokio::join!(exchange, connection);
-    let answer = answer?;
-    closed.map_err(io::Error::other)?;
-    Ok(answer)
+    let answer = exchange(stream, request, DOCUMENT_BYTES_MAX).await?;
+    match answer.status() {
+        StatusCode::OK => Ok(answer.into_body()),
+        status => Err(io::Error::other(format!("the answer has status {status}"))),
+    }
 }
 
 #[cfg(test)]

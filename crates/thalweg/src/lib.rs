@@ -15,6 +15,7 @@ mod door_table;
 // A server in a process of its own, or in another program.
 pub mod server;
 mod embedded;
+mod exchange;
 mod issuer;
 mod otlp;
 

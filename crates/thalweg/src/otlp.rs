@@ -9,14 +9,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use broker::Broker;
 use broker::metrics::{Collect, Counter, Exposition};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Method, Request, Uri};
-use hyper_util::rt::TokioIo;
 use net::Drain;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
+
+use crate::exchange::exchange;
 
 /// Path for metrics below the address of a collector.
 const METRICS_PATH: &str = "/v1/metrics";
@@ -101,8 +102,6 @@ async fn export(endpoint: &Uri, broker: &Broker, began: u64) -> io::Result<()> {
     let authority = endpoint.authority().ok_or_else(|| io::Error::other("no host"))?;
     let socket =
         TcpStream::connect((authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(80))).await?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(socket)).await.map_err(io::Error::other)?;
     let request = Request::builder()
         .method(Method::POST)
         .uri(endpoint.path())
@@ -110,19 +109,11 @@ async fn export(endpoint: &Uri, broker: &Broker, began: u64) -> io::Result<()> {
         .header(CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)))
         .map_err(io::Error::other)?;
-    // The exchange owns the sender: when it ends, the connection closes.
-    let exchange = async move {
-        let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-        let status = answer.status();
-        let body = http_body_util::Limited::new(answer.into_body(), ANSWER_BYTES_MAX);
-        let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
-        if status.is_success() {
-            return Ok(());
-        }
-        Err(io::Error::other(format!("{status}: {}", String::from_utf8_lossy(&body))))
-    };
-    let (done, closed) = tokio::join!(exchange, connection);
-    done.and(closed.map_err(io::Error::other))
+    let answer = exchange(socket, request, ANSWER_BYTES_MAX).await?;
+    if answer.status().is_success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{}: {}", answer.status(), String::from_utf8_lossy(answer.body()))))
 }
 
 fn unix_nanos() -> u64 {

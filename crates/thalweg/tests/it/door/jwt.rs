@@ -174,7 +174,7 @@ async fn keys_of_a_file_are_rotated() {
     until("the new key", async || http(&server, "http", "/v1/topics", &of_second) == 200).await;
     assert_eq!(http(&server, "http", "/v1/topics", &of_first), 401);
     std::fs::write(&file, "{").expect("written");
-    until("the complaint", async || server.log().contains("the previous ones stay")).await;
+    until("the complaint", async || server.log().contains("those read before stay")).await;
     assert_eq!(http(&server, "http", "/v1/topics", &of_second), 200);
 }
 
