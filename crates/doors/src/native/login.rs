@@ -60,13 +60,14 @@ impl Login {
         self.is_required && !matches!(*self.step.borrow(), Step::In)
     }
 
-    /// Checks that the connection may send requests. A user that was deleted in the meantime may not.
+    /// Checks that the connection may send requests. One whose credential has ended in the meantime may not.
     pub(super) fn check(&self, broker: &Broker) -> Result<()> {
-        let refused = |message| Err(Error::new(ErrorKind::Denied, message));
         match &*self.step.borrow() {
-            Step::In if broker.security.is_valid(&self.identity.borrow()) => Ok(()),
-            Step::In => refused("the user or the token was deleted, or the token has expired: log in again"),
-            _ if self.is_required => refused("this broker requires a login: set user and password_file"),
+            Step::In => broker.security.check_valid(&self.identity.borrow()),
+            _ if self.is_required => Err(Error::new(
+                ErrorKind::Denied,
+                "this broker requires a login: set user and password_file, token_file, or over TLS client_cert",
+            )),
             _ => Ok(()),
         }
     }

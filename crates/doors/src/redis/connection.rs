@@ -76,7 +76,7 @@ pub(super) struct Session {
     pub(super) login: Rc<RefCell<Login>>,
     /// On whose behalf the client acts; anonymous before it has logged in.
     pub(super) identity: Rc<RefCell<Arc<Identity>>>,
-    /// What the client may do with all keys of the database.
+    /// Decisions about all keys of the database.
     pub(super) reach: Reach,
     /// Identity that the client has proved by its certificate.
     pub(super) certified: Option<Arc<Identity>>,
@@ -449,7 +449,7 @@ impl Door {
             }
             if let Some(block) = block {
                 let recheck = self.recheck(session, command, args);
-                return Ok(Ran::Waits(begin_to_wait(&locked, recheck, run, is_resp3)?, block));
+                return Ok(Ran::Waits(begin_to_wait(&locked, recheck, run, args, is_resp3)?, block));
             }
             if let Some(sliced) = sliced {
                 return Ok(Ran::Sliced(sliced, locked.finish().commit));

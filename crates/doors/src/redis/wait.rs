@@ -17,11 +17,13 @@ pub(super) fn begin_to_wait(
     locked: &LockedCache<'_>,
     recheck: Recheck,
     run: Data,
+    args: &[&[u8]],
     is_resp3: bool,
 ) -> Result<Arc<Waiting>> {
-    let command = recheck.command();
-    let owned = recheck.args().to_vec();
-    let args: SmallVec<[&[u8]; 8]> = owned.iter().map(|arg| &**arg).collect();
+    let keys = match recheck.command().keys(args) {
+        Named::These(keys) => keys,
+        Named::All => SmallVec::new(),
+    };
     let attempt = move |locked: &mut LockedCache<'_>, key: &[u8]| {
         let args: SmallVec<[&[u8]; 8]> = recheck.args().iter().map(|arg| &**arg).collect();
         let mut writer = Writer::new(is_resp3);
@@ -33,10 +35,6 @@ pub(super) fn begin_to_wait(
             writer.error(&fail);
         }
         (!is_blocked).then_some(writer.bytes)
-    };
-    let keys = match command.keys(&args) {
-        Named::These(keys) => keys,
-        Named::All => SmallVec::new(),
     };
     locked.wait(&keys, Box::new(attempt))
 }

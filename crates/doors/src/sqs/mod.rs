@@ -374,11 +374,11 @@ impl Door {
         let drain = caller.connection.drain();
         let from = caller.address.to_canonical().to_string();
         let user = identity.access_key.filter(|_| self.auth.is_verifying());
-        let identity = match user.map(UserName::parse).transpose() {
-            _ if certified.is_some() => certified.unwrap_or_else(|| broker::Identity::anonymous(&from)),
+        let signer = || match user.map(UserName::parse).transpose() {
             Ok(Some(user)) => broker::Identity::new(user, [], &from),
             Ok(None) | Err(_) => broker::Identity::anonymous(&from),
         };
+        let identity = certified.unwrap_or_else(signer);
         let address = caller.address;
         Ok(RequestContext { home, base, host, trace, drain, address, identity, held: Mutex::default() })
     }
