@@ -14,7 +14,7 @@ use crate::kind::{request, response};
 /// Code in a filter that matches any value.
 const ANY: u8 = 0;
 
-/// What a request about tokens does: the first byte of its body, and of that of its answer.
+/// Action of a request about tokens: the first byte of its body, and of that of its answer.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum TokenAction {

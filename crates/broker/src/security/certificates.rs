@@ -17,7 +17,7 @@ impl Security {
         drop(self.certificates.check.set(check));
     }
 
-    /// Logs a client in that has this certificate. Fails if no rule names its user, which is logged.
+    /// Logs a client in that has this certificate. Fails if no rule names its user.
     pub fn log_in_with_certificate(
         self: &Arc<Self>,
         certificate: ClientCertificate,
@@ -29,7 +29,10 @@ impl Security {
         let is_expired = *expires_ms <= self.core.now_ms();
         let user = if is_expired { Err(denied("the client's certificate has expired")) } else { user };
         let user = self.count(user).inspect_err(|error| {
-            tracing::info!(door = %source.door, address = %source, subject, %error, "refused a client's certificate");
+            if self.may_log_refusal() {
+                let door = source.door;
+                tracing::info!(%door, address = %source, subject, %error, "refused a client's certificate");
+            }
         })?;
         self.outdate_at(*expires_ms);
         let proof = Proof::Certificate(Arc::new(certificate), self.certificates.clone());

@@ -28,7 +28,7 @@ const KEYS_MAX: usize = 64;
 const VERIFIED_MAX: usize = 4096;
 const EXPIRED: &str = "the token has expired";
 
-/// What a valid token says.
+/// Claims of a valid token that the broker uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Claims {
     pub user: UserName,

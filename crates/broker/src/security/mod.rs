@@ -97,8 +97,8 @@ pub struct Security {
     jwts: Option<Jwts>,
     certificates: Arc<Certificates>,
     search: Mutex<Search>,
-    /// Second since 1970 in which a denial was last logged: at most one line a second is.
-    denial_logged_s: AtomicU64,
+    /// Second since 1970 in which a refusal was last logged: at most one line a second is.
+    refusal_logged_s: AtomicU64,
     /// Done once the tables have been read from the topic.
     restored: Restored,
     /// Topic of the users and access control lists, once it exists. Locked during each change.
@@ -136,7 +136,7 @@ impl Security {
             jwts: settings.issuer.clone().map(Jwts::new),
             certificates: Arc::default(),
             search: Mutex::default(),
-            denial_logged_s: AtomicU64::new(0),
+            refusal_logged_s: AtomicU64::new(0),
             of_configuration: users,
             restored: Restored::default(),
             topic: Arc::new(tokio::sync::Mutex::new(topic)),
@@ -388,11 +388,16 @@ impl Security {
         is_unlimited && self.is_valid(identity)
     }
 
+    /// Returns `true` if no refusal was logged in this second.
+    fn may_log_refusal(&self) -> bool {
+        let now_s = self.core.now_ms() / 1000;
+        self.refusal_logged_s.swap(now_s, Ordering::Relaxed) != now_s
+    }
+
     fn denied(&self, identity: &Identity, what: fmt::Arguments<'_>) -> Error {
         self.counts.denied.add(1);
         let message = format!("User:{} may not {what}; see thalweg acl", identity.user());
-        let now_s = self.core.now_ms() / 1000;
-        if self.denial_logged_s.swap(now_s, Ordering::Relaxed) != now_s {
+        if self.may_log_refusal() {
             tracing::info!(host = identity.host(), "denied a request: {message}");
         }
         Error::new(ErrorKind::Denied, message)
@@ -628,6 +633,11 @@ impl Security {
         };
         out.gauge("thalweg_users", "Users with a password", users as u64)?;
         out.gauge("thalweg_tokens", "Tokens, including those that have expired", tokens as u64)?;
+        out.gauge(
+            "thalweg_login_expiries",
+            "Times at which credentials of clients that have logged in expire",
+            self.expiries.len() as u64,
+        )?;
         out.gauge("thalweg_acls", "Access control entries", acls as u64)?;
         out.gauge("thalweg_role_members", "Members of all roles", members as u64)?;
         out.gauge(

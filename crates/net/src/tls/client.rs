@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use rustls::RootCertStore;
@@ -154,6 +154,8 @@ pub(super) struct ClientCheck {
     revoked: Vec<CertificateRevocationListDer<'static>>,
     chains: Arc<dyn ClientCertVerifier>,
     allowed: Arc<ClientAuth>,
+    /// Second since 1970 in which a refusal was last logged: at most one line a second is.
+    logged_s: Arc<AtomicU64>,
 }
 
 impl ClientCheck {
@@ -168,7 +170,7 @@ impl ClientCheck {
         let chains = WebPkiClientVerifier::builder_with_provider(store.into(), provider());
         let chains = chains.with_crls(revoked.clone()).allow_unknown_revocation_status();
         let chains = chains.build().map_err(|error| wrap(&error))?;
-        Ok(Self { roots, revoked, chains, allowed: auth.clone() })
+        Ok(Self { roots, revoked, chains, allowed: auth.clone(), logged_s: Arc::default() })
     }
 
     /// Returns `true` if both admit the same clients.
@@ -182,7 +184,11 @@ impl ClientCheck {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), rustls::Error> {
+        let may_log = || self.logged_s.swap(now.as_secs(), Ordering::Relaxed) != now.as_secs();
         self.chains.verify_client_cert(certificate, intermediates, now).inspect_err(|error| {
+            if !may_log() {
+                return;
+            }
             let hint = if is_version_1(certificate) {
                 "; it has version 1: issue it with an extension, for version 3"
             } else {

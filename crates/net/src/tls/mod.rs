@@ -196,7 +196,9 @@ impl Tls {
     fn reload_clients(&self) {
         let before = self.current.loaded.read().clone();
         let clients = self.client_auth.as_ref().map(ClientCheck::load);
-        if let Some(Ok(clients)) = clients {
+        if let Some(Ok(clients)) = clients
+            && before.clients.as_ref().is_none_or(|before| !before.is_same(&clients))
+        {
             self.activate(&before, Loaded { clients: Some(clients), ..Loaded::clone(&before) });
         }
     }

@@ -214,7 +214,7 @@ async fn a_login_by_sasl_replaces_that_of_the_certificate() {
     assert_eq!(raw.call(4, all_topics()).await.topics.len(), 1);
 }
 
-/// What a client does ends within a second, once its certificate is no longer accepted.
+/// Checks that the streams and requests of a client end once its certificate is no longer accepted.
 async fn ends(stand: &Stand, own: &Made, end: impl FnOnce()) {
     let admin = stand.allow().await;
     let mut native = Vec::new();

@@ -146,7 +146,7 @@ async fn wrong_tokens_are_refused_at_every_door() {
     assert!(log.contains("refused a login") && !log.contains(&token[20..]), "{log}");
 }
 
-/// Whatever the client does, its streams included, ends within a second.
+/// Checks that the streams and requests of a client end with its token.
 async fn ends(server: &Server, token: &str, end: impl AsyncFnOnce()) {
     let admin = server.client("tcp").await;
     admin.create_topic("t", client::TopicSettings::default()).await.expect("created");

@@ -8,6 +8,6 @@ pub mod proxy;
 pub mod bystander;
 pub mod access;
 #[path = "../../../../net/tests/it/certificates.rs"]
-#[allow(dead_code)]
+#[expect(dead_code, reason = "the tests of the runtime need more of it")]
 pub mod certificates;
 pub mod tunnel;
