@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use engine::security::{Operation, Principal, Resource, ResourceKind, RoleName, Rules, Tables, TokenId, UserName};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use tokio::sync::watch;
 
 use crate::clock::Clock;
 
@@ -209,12 +210,14 @@ pub(super) struct Permissions {
     tables: RwLock<Tables>,
     /// Above 0. It changes while the tables are locked, so that an identity never keeps what it read before.
     generation: AtomicU64,
+    /// Notifies requests that wait of each new generation.
+    changes: watch::Sender<()>,
     clock: Clock,
 }
 
 impl Permissions {
     pub(super) fn new(tables: Tables, clock: Clock) -> Self {
-        Self { tables: RwLock::new(tables), generation: AtomicU64::new(1), clock }
+        Self { tables: RwLock::new(tables), generation: AtomicU64::new(1), changes: watch::Sender::new(()), clock }
     }
 
     pub(super) fn read(&self) -> RwLockReadGuard<'_, Tables> {
@@ -225,9 +228,15 @@ impl Permissions {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Makes all decisions again at their next use.
+    /// Returns a receiver of a notice at each change from now on.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// Makes all decisions again at their next use, and those of requests that wait now.
     pub(super) fn outdate(&self) {
         self.generation.fetch_add(1, Ordering::Release);
+        self.changes.send_replace(());
     }
 
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Tables) -> T) -> T {

@@ -13,6 +13,7 @@ mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -24,6 +25,7 @@ use engine::security::{
     ResourceKind, RoleName, SECURITY_TOPIC, SecurityRecord, Tables, Token, UserName, Users, wrong_password,
 };
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
@@ -331,6 +333,29 @@ impl Security {
         }
         let ended = "the credential of this connection was deleted, was revoked or has expired: log in again";
         Err(Error::new(ErrorKind::Denied, ended))
+    }
+
+    /// Does work on behalf of a client that may wait, as long as it is permitted. `check` is called when the work
+    /// begins to wait, and then at each change of permissions; its error ends the work.
+    pub async fn while_permitted<T, E, F: Future<Output = Result<(), E>>>(
+        &self,
+        check: impl Fn() -> F,
+        work: impl Future<Output = T>,
+    ) -> Result<T, E> {
+        let mut work = pin!(work);
+        // Most work does not wait, and needs no notices.
+        if let Some(done) = work.as_mut().now_or_never() {
+            return Ok(done);
+        }
+        let mut changes = self.permissions.changes();
+        loop {
+            check().await?;
+            tokio::select! {
+                biased;
+                _ = changes.changed() => {}
+                done = &mut work => return Ok(done),
+            }
+        }
     }
 
     /// Returns a number that changes with the permissions of any client. A decision stays valid until it does.

@@ -67,13 +67,14 @@ pub(super) async fn check(
         Err(failure) => return failure.into_response(),
     };
     request.extensions_mut().insert(identity.clone());
-    let response = next.run(request).await;
-    // A request may have waited for records or messages, and its permission may have ended in the meantime.
-    match authorize(&http.broker, &identity, needs, &params).await {
-        Ok(()) => response,
-        Err(_) if is_change(needs) => response,
-        Err(error) => Failure::from(error).into_response(),
+    let response = next.run(request);
+    if is_change(needs) {
+        return response.await;
     }
+    // It may wait for records or messages, and its permission may end in the meantime.
+    let check = || authorize(&http.broker, &identity, needs, &params);
+    let response = http.broker.security.while_permitted(check, response).await;
+    response.unwrap_or_else(|error| Failure::from(error).into_response())
 }
 
 async fn admit(

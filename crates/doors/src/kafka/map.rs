@@ -1,9 +1,10 @@
 //! Mapping of requests to calls of the broker.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Attempt, Broker, FetchLimits, Wakes};
+use broker::{Attempt, Broker, FetchFrom, FetchLimits, Wakes};
 use engine::security::Resource;
 use engine::{Acks, DraftBatch, ErrorKind, PartitionId, Result};
 
@@ -139,26 +140,23 @@ pub(super) async fn fetch(
     if request.has_session {
         return FetchAnswer::refused(Code::FETCH_SESSION_ID_NOT_FOUND);
     }
-    // Refused partitions are not fetched.
-    let mut refused = Vec::new();
-    let mut from = Vec::new();
-    for (topic, partitions) in &request.topics {
-        let may_read = caller.may_use(broker, FETCH, &Resource::topic(topic));
-        for partition in partitions {
-            let refusal = may_read.and_then(|()| fetch::check_leader_epoch(partition.leader_epoch)).err();
-            refused.push(refusal);
-            from.extend(refusal.is_none().then(|| partition.from(topic)));
-        }
-    }
-    let FetchRequest { wait, bytes_min, isolation, .. } = *request;
+    let FetchRequest { mut wait, bytes_min, isolation, .. } = *request;
     let bytes_max = request.batches_bytes_max(caller.version);
-    let wait = if refused.iter().any(Option::is_some) { Duration::ZERO } else { wait };
-    let limits = FetchLimits { bytes_min, bytes_max, wait, isolation };
-    // During a shutdown, a waiting fetch is answered with the records that are available.
-    let mut found = tokio::select! {
-        found = broker.fetch_many(&from, limits) => found,
-        () = caller.leaving.begun() => {
-            broker.fetch_many(&from, FetchLimits { wait: Duration::ZERO, ..limits }).await
+    // A permission that ends while the fetch waits is answered immediately.
+    let (from, limits, refused, mut found) = loop {
+        let (from, refused) = readable(broker, caller, request);
+        wait = if refused.iter().any(Option::is_some) { Duration::ZERO } else { wait };
+        let limits = FetchLimits { bytes_min, bytes_max, wait, isolation };
+        let check = || ready(if readable(broker, caller, request).1 == refused { Ok(()) } else { Err(()) });
+        // During a shutdown, a waiting fetch is answered with the records that are available.
+        let found = tokio::select! {
+            found = broker.security.while_permitted(check, broker.fetch_many(&from, limits)) => found,
+            () = caller.leaving.begun() => {
+                Ok(broker.fetch_many(&from, FetchLimits { wait: Duration::ZERO, ..limits }).await)
+            }
+        };
+        if let Ok(found) = found {
+            break (from, limits, refused, found);
         }
     };
     let mut permit = budget.acquire(&found);
@@ -185,6 +183,26 @@ pub(super) async fn fetch(
         (topic.clone(), partitions.collect())
     });
     FetchAnswer { code: None, topics: topics.collect(), permit }
+}
+
+/// Returns the partitions of a request that the caller may read, and for each partition of the request the refusal, if
+/// there is one.
+fn readable<'r>(
+    broker: &Broker,
+    caller: &Caller,
+    request: &'r FetchRequest,
+) -> (Vec<FetchFrom<'r>>, Vec<Option<Code>>) {
+    let mut refused = Vec::new();
+    let mut from = Vec::new();
+    for (topic, partitions) in &request.topics {
+        let may_read = caller.may_use(broker, FETCH, &Resource::topic(topic));
+        for partition in partitions {
+            let refusal = may_read.and_then(|()| fetch::check_leader_epoch(partition.leader_epoch)).err();
+            refused.push(refusal);
+            from.extend(refusal.is_none().then(|| partition.from(topic)));
+        }
+    }
+    (from, refused)
 }
 
 /// Answers any request that carries no records.

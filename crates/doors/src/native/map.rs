@@ -1,5 +1,6 @@
 //! Maps each request to one call of the broker, and the result to its response.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -106,11 +107,10 @@ impl NativeHandler {
                 let reader = (broker.clone(), stream.connection.login.identity(), topic.clone());
                 let fetch = fetch(broker.clone(), room, topic, partition, offset, bytes_max, wait_ms);
                 later(async move {
-                    let answer = turn.wait(fetch).await?;
-                    // The permission may have ended while no record came.
                     let (broker, identity, topic) = reader;
-                    broker.security.authorize(&identity, Operation::Read, &Resource::topic(&topic))?;
-                    Ok(answer)
+                    let security = &broker.security;
+                    let check = || ready(security.authorize(&identity, Operation::Read, &Resource::topic(&topic)));
+                    turn.wait(async { security.while_permitted(check, fetch).await? }).await
                 })
             }
             Request::TopicCreate { topic, settings } => {
@@ -183,9 +183,8 @@ impl NativeHandler {
                 let watch = caches::watch(broker.clone(), request);
                 let broker = broker.clone();
                 later(async move {
-                    let answer = turn.wait(watch).await?;
-                    access::check(&broker, &identity, &again)?;
-                    Ok(answer)
+                    let check = || ready(access::check(&broker, &identity, &again));
+                    turn.wait(async { broker.security.while_permitted(check, watch).await? }).await
                 })
             }
             Request::Cache(request) => {
@@ -232,19 +231,15 @@ impl NativeHandler {
             matches!(request, QueueRequest::Create(_) | QueueRequest::Alter { .. } | QueueRequest::Delete { .. });
         let work = async move {
             access::check_queue(&broker, &identity, &request).await?;
-            let waits_at = match (&turn, &request) {
-                (Some(_), QueueRequest::Receive(receive)) => Some(receive.queue.clone()),
+            let waits_at = match &request {
+                QueueRequest::Receive(receive) => Some(receive.queue.clone()),
                 _ => None,
             };
             let answer = queues::answer(&broker, &identity, &shared.held, &room, request);
-            let answer = match turn {
-                Some(turn) => turn.wait(answer).await?,
-                None => answer.await?,
-            };
-            if let Some(queue) = waits_at {
-                broker.authorize_queue(&identity, Operation::Read, &queue).await?;
-            }
-            Ok(answer)
+            let (Some(turn), Some(queue)) = (turn, waits_at) else { return answer.await };
+            let check = || broker.authorize_queue(&identity, Operation::Read, &queue);
+            let answer = Box::pin(answer);
+            turn.wait(async { broker.security.while_permitted(check, answer).await? }).await
         };
         Ok(if is_alone { alone(work) } else { later(work) })
     }

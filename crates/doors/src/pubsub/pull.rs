@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use broker::{FREE_BYTES, Receipt, Receive, Received};
 use engine::queue::{LeaseError, QueueDefinition, header};
+use engine::security::Operation;
 use tokio::time::Instant;
 
+use super::access::{Need, authorize};
 use super::errors::{Failure, Result};
 use super::map::{Ask, Door};
 use super::names::{Kind, Name};
@@ -75,7 +77,10 @@ pub(super) async fn pull(ask: Ask, request: PullRequest) -> Result<PullResponse>
     ask.door.is_active(&queue);
     let answers = ask.door.broker.answers().clone();
     answers.wait_for_turn(Some(ask.address), ROOM_WAIT).await?;
-    let deliveries = drain.or_begun(ask.door.receive(&queue, &receive)).await.transpose()?.unwrap_or_default();
+    let needs = [Need::on(Operation::Read, &request.subscription)];
+    let check = || authorize(&ask, &needs);
+    let received = ask.door.broker.security.while_permitted(check, ask.door.receive(&queue, &receive));
+    let deliveries = drain.or_begun(received).await.transpose()?.transpose()?.unwrap_or_default();
     let bytes = answer_bytes_max(&deliveries);
     if bytes > FREE_BYTES {
         match answers.take(Some(ask.address), bytes, ROOM_WAIT).await {

@@ -4,6 +4,8 @@
 //! become, its stream: then the command requires the permission for the topic as well. Commands on streams require that
 //! permission alone.
 
+use std::convert::Infallible;
+use std::future::{pending, ready};
 use std::sync::Arc;
 
 use broker::{Broker, Identity, Permit};
@@ -213,6 +215,14 @@ impl Recheck {
 
     pub(super) fn args(&self) -> &[Box<[u8]>] {
         &self.args
+    }
+
+    /// Returns the error of the command as soon as it is no longer permitted.
+    pub(super) async fn refused(&self) -> Fail {
+        let security = &self.door.broker.security;
+        match security.while_permitted(|| ready(self.check()), pending::<Infallible>()).await {
+            Err(fail) => fail,
+        }
     }
 
     pub(super) fn check(&self) -> Done {

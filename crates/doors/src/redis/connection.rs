@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
-use super::access::Reach;
+use super::access::{Reach, Recheck};
 use super::channels::{Channels, Subscribed};
 use super::clients::{About, Asking, Client, Clients, NO_COMMAND};
 use super::codec::{Answer, Paused, RedisProtocol, Request};
@@ -132,7 +132,7 @@ pub(super) enum Ran {
     /// The reply, and the commit after which it is durable.
     Answer(Writer, Commit),
     /// The command blocks; other clients can end its wait.
-    Waits(Arc<Waiting>, Block),
+    Waits(Arc<Waiting>, Arc<Recheck>, Block),
     /// The command runs in slices. The commit is that of the data it has read.
     Sliced(Box<Sliced>, Commit),
 }
@@ -388,7 +388,7 @@ impl Door {
         }
         match self.run(session, command, run, args) {
             Ok(Ran::Answer(writer, commit)) => session.settled(Answer::Written(writer.bytes), commit),
-            Ok(Ran::Waits(waiting, block)) => session.wait(waiting, block),
+            Ok(Ran::Waits(waiting, recheck, block)) => session.wait(waiting, recheck, block),
             Ok(Ran::Sliced(sliced, commit)) => self.slice(session, *sliced, commit),
             Err(fail) => session.fail(&fail),
         }
@@ -448,8 +448,9 @@ impl Door {
                 return Err(Fail::new(format!("ERR a client can block on at most {WAITED_KEYS_MAX} keys")));
             }
             if let Some(block) = block {
-                let recheck = self.recheck(session, command, args);
-                return Ok(Ran::Waits(begin_to_wait(&locked, recheck, run, args, is_resp3)?, block));
+                let recheck = Arc::new(self.recheck(session, command, args));
+                let waiting = begin_to_wait(&locked, recheck.clone(), run, args, is_resp3)?;
+                return Ok(Ran::Waits(waiting, recheck, block));
             }
             if let Some(sliced) = sliced {
                 return Ok(Ran::Sliced(sliced, locked.finish().commit));
@@ -682,15 +683,15 @@ impl Session {
     }
 
     /// Registers a wait, which other clients can end from here on.
-    pub(super) fn begin_wait(&self, cache: Arc<Cache>, waiting: Arc<Waiting>) -> Wait {
+    pub(super) fn begin_wait(&self, cache: Arc<Cache>, waiting: Arc<Waiting>, recheck: Arc<Recheck>) -> Wait {
         *self.client.waiting.lock() = Some(Arc::downgrade(&waiting));
-        Wait { cache, waiting, client: self.client.clone() }
+        Wait { cache, waiting, client: self.client.clone(), recheck }
     }
 
     /// Returns a reply that is sent once there is data or the timeout has elapsed.
-    fn wait(&mut self, waiting: Arc<Waiting>, block: Block) -> Reply<Answer, Later> {
+    fn wait(&mut self, waiting: Arc<Waiting>, recheck: Arc<Recheck>, block: Block) -> Reply<Answer, Later> {
         let cache = self.databases[self.database].clone().expect("invariant: it waits for a key of it");
-        let wait = self.begin_wait(cache, waiting);
+        let wait = self.begin_wait(cache, waiting, recheck);
         let mut writer = self.writer();
         writer.null_array();
         let failed = self.writer();
@@ -698,8 +699,8 @@ impl Session {
             async move {
                 match block.timeout_ms {
                     // The presence of a reply shows whether it was in time.
-                    Some(ms) => drop(tokio::time::timeout(Duration::from_millis(ms), wait.waiting.answered()).await),
-                    None => wait.waiting.answered().await,
+                    Some(ms) => drop(tokio::time::timeout(Duration::from_millis(ms), wait.over()).await),
+                    None => wait.over().await,
                 }
                 match wait.cache.stop_waiting(&wait.waiting) {
                     Some((answer, commit)) => when_durable(Answer::Written(answer), commit, failed).await,

@@ -15,7 +15,7 @@ use crate::redis::command::{Data, Named, Step};
 /// no longer permitted then.
 pub(super) fn begin_to_wait(
     locked: &LockedCache<'_>,
-    recheck: Recheck,
+    recheck: Arc<Recheck>,
     run: Data,
     args: &[&[u8]],
     is_resp3: bool,
@@ -44,6 +44,24 @@ pub(super) struct Wait {
     pub(super) cache: Arc<Cache>,
     pub(super) waiting: Arc<Waiting>,
     pub(super) client: Arc<Client>,
+    pub(super) recheck: Arc<Recheck>,
+}
+
+impl Wait {
+    /// Returns when there is an answer or the wait has ended, and answers with an error when the command is no longer
+    /// permitted.
+    pub(super) async fn over(&self) {
+        tokio::select! {
+            biased;
+            () = self.waiting.answered() => {}
+            fail = self.recheck.refused() => {
+                let mut writer = Writer::new(false);
+                writer.error(&fail);
+                // An answer that came first is kept.
+                self.waiting.answer(writer.bytes);
+            }
+        }
+    }
 }
 
 impl Drop for Wait {

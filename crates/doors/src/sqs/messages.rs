@@ -232,24 +232,17 @@ impl Sqs {
     /// Waits for messages as long as the client requests, but not beyond the beginning of the drain.
     async fn take(&self, context: &RequestContext<'_>, found: &Found, receive: &Receive) -> Result<Vec<Received>> {
         let mut drain = context.drain.clone();
+        let check = || self.broker.authorize_queue(&context.identity, Operation::Read, found.name());
+        let taken = self.broker.queues.receive(found.name(), receive);
         let taken = tokio::select! {
             biased;
-            taken = self.broker.queues.receive(found.name(), receive) => taken,
+            taken = self.broker.security.while_permitted(check, taken) => taken?,
             () = drain.begun(), if !receive.wait.is_zero() => return Ok(Vec::new()),
         };
         match taken {
             // For a FIFO queue the service does not report this limit.
             Err(error) if error.kind == ErrorKind::Busy && found.place.is_fifo() => Ok(Vec::new()),
             Err(error) if error.kind == ErrorKind::Busy => Err(Failure::new(&OVER_LIMIT, error.message)),
-            Ok(taken) if !receive.wait.is_zero() => {
-                // The permission may have ended while the request waited.
-                let may = self.broker.authorize_queue(&context.identity, Operation::Read, found.name()).await;
-                if let Err(refused) = may {
-                    self.broker.queues.untake(found.name(), taken).await?;
-                    return Err(refused.into());
-                }
-                Ok(taken)
-            }
             taken => Ok(taken?),
         }
     }

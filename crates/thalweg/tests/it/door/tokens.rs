@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use client::{Client, ClientSettings, ErrorKind, Login, Record};
+use client::{Client, ClientSettings, ErrorKind, Login, Receive, Record};
 use kafka_protocol::messages::{MetadataRequest, SaslAuthenticateRequest, SaslHandshakeRequest};
 
 use super::access::exchange;
@@ -186,20 +186,30 @@ async fn ends(server: &Server, token: &str, end: impl AsyncFnOnce()) {
     assert_eq!(events.next().expect("a line").expect("a line"), "HTTP/1.1 200 OK");
     admin.publish("t", Record::new("before")).await.expect("published");
     within("a record", subscription.next()).await.expect("a record");
+    command::on(server, ["queue", "create", "q"]).ok();
+    let receiver = connect(server, "tcp", token).await.expect("it is right");
+    let receive = Receive { wait: 3 * PATIENCE, ..Receive::default() };
+    let mut receive = tokio::spawn(async move { receiver.queue("q").receive(&receive).await });
+    let (address, authorization) = (server.door("http"), format!("Bearer {token}"));
+    let path = "/v1/topics/t/records?offset=latest&wait_ms=60000";
+    let mut poll = tokio::task::spawn_blocking(move || exchange(address, "GET", path, Some(&authorization), "").0);
 
     end().await;
+    // Each of these waits longer than this test does, unless it ends with the login.
+    assert_eq!(within("the end of a poll", &mut poll).await.expect("answered"), 403);
+    let received = within("the end of a receive", &mut receive).await.expect("answered");
+    assert_eq!(received.expect_err("it is over").kind, ErrorKind::Denied);
+    assert_eq!(popping.answer(), "-NOAUTH Authentication required.");
+    assert_eq!(reading.answer(), "-NOAUTH Authentication required.");
     until("the end of the subscription", async || subscription.next().await.is_err()).await;
     assert_eq!(bob.list_topics().await.expect_err("it is over").kind, ErrorKind::Denied);
     assert_eq!(redis.call("GET k"), "-NOAUTH Authentication required.");
     assert_eq!((redis.call("AUTH bob secret"), redis.call("GET k")), ("+OK".to_owned(), "v".to_owned()));
-    // What waited gets nothing that comes later.
+    // They get nothing that comes later.
     assert_eq!(root.call("SPUBLISH news x"), ":0");
     assert_eq!(shard.try_answer(), None, "the connection ends");
     assert_eq!(root.call("RPUSH list x"), ":1");
-    assert_eq!(popping.answer(), "-NOAUTH Authentication required.");
     assert_eq!(root.call("LLEN list"), ":1");
-    root.call("XADD s * f v");
-    assert_eq!(reading.answer(), "-NOAUTH Authentication required.");
     raw.send(4, &MetadataRequest::default()).await;
     assert!(raw.frame().await.is_none(), "the connection ends");
     admin.publish("t", Record::new("too late")).await.expect("published");

@@ -1,5 +1,6 @@
 //! Commands that read entries: ranges, and the entries after an id, which may block.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::streams::{Entry, EntryId};
@@ -9,7 +10,6 @@ use net::service::{Reply, once};
 use super::entries::{write, write_all};
 use super::groups::no_group;
 use super::{Context, Owned, failed, ids, owned};
-use crate::redis::access::Recheck;
 use crate::redis::codec::Answer;
 use crate::redis::commands;
 use crate::redis::commands::args::{is, parse_int};
@@ -118,14 +118,16 @@ pub(super) fn begin(door: &Door, session: &mut Session, args: &[&[u8]], has_grou
         cache.lock(keys.iter().copied()).wait(&keys, Box::new(|_, _| None))
     });
     let wait = match wait.transpose() {
-        Ok(waiting) => waiting.map(|waiting| session.begin_wait(cache.clone(), waiting)),
+        Ok(waiting) => waiting.zip(commands::find(args[0])).map(|(waiting, command)| {
+            let recheck = Arc::new(door.recheck(session, command, args));
+            session.begin_wait(cache.clone(), waiting, recheck)
+        }),
         Err(error) => return session.fail(&Fail::from(error)),
     };
     let is_blocked = wait.is_some();
-    let wait = wait.zip(commands::find(args[0]).map(|command| door.recheck(session, command, args)));
     let work = async move {
         let done = match &wait {
-            Some((wait, recheck)) => ask.answer(&mut context, wait, recheck).await,
+            Some(wait) => ask.answer(&mut context, wait).await,
             None => ask.answer_now(&mut context).await,
         };
         context.answer(done).await
@@ -191,7 +193,7 @@ impl Ask {
         Ok(())
     }
 
-    async fn answer(&self, context: &mut Context<'_>, wait: &Wait, recheck: &Recheck) -> Done {
+    async fn answer(&self, context: &mut Context<'_>, wait: &Wait) -> Done {
         let after = self.resolve_all(context).await?;
         let mut found = self.find(context, &after, None).await?;
         if found.is_empty() {
@@ -203,13 +205,13 @@ impl Ask {
                 match self.block.flatten() {
                     // The timeout ends the wait in any case; the result is not needed.
                     Some(ms) => {
-                        drop(tokio::time::timeout(Duration::from_millis(ms), wait.waiting.answered()).await);
+                        drop(tokio::time::timeout(Duration::from_millis(ms), wait.over()).await);
                     }
-                    None => wait.waiting.answered().await,
+                    None => wait.over().await,
                 }
             };
             let attempt = async || {
-                let found = match recheck.check() {
+                let found = match wait.recheck.check() {
                     Ok(()) => self.find(context, &after, Some(WAITED_COUNT_MAX)).await,
                     Err(fail) => Err(fail),
                 };
