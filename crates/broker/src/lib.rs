@@ -88,7 +88,7 @@ pub use queues::{
     Settlement,
 };
 pub use security::{
-    CertificateCheck, ClientCertificate, Identity, Sasl, SaslStep, Security, UserStatus, unknown_mechanism,
+    CertificateCheck, ClientCertificate, Identity, Sasl, SaslStep, Security, SigningKey, UserStatus, unknown_mechanism,
 };
 pub use settings::{ConfiguredUser, Issuer, SecuritySettings, Settings};
 pub use streams::{LockedStream, NewEntryId, Stream, Streams, TrimTo};

@@ -42,6 +42,8 @@ pub(crate) struct Connection {
     /// Stream that sent the hello; over TCP the only one.
     pub control: Arc<Link>,
     pub hello: HelloOk,
+    /// `true` if nobody on the way can read what is sent.
+    pub is_private: bool,
     /// Streams for publishing.
     pub publish: Vec<Arc<Link>>,
     subscription_ids: AtomicU32,
@@ -172,6 +174,7 @@ impl Dialer {
             publish: vec![link.clone()],
             control: link,
             hello,
+            is_private,
             subscription_ids: AtomicU32::new(1),
             quic: None,
         })
@@ -273,6 +276,7 @@ impl Dialer {
         Ok(Connection {
             control,
             hello,
+            is_private: true,
             publish,
             subscription_ids: AtomicU32::new(1),
             quic: Some(Quic { endpoint, connection, expected }),

@@ -1,8 +1,10 @@
-//! Users, tokens, roles and access control lists of a broker.
+//! Users, tokens, access keys, roles and access control lists of a broker.
 
-use engine::Result;
-use engine::security::{Acl, AclFilter, Credential, Mechanism, RoleName, TokenHash, TokenId, UserName};
-use wire::security::{SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
+use engine::security::{
+    AccessKeyId, AccessSecret, Account, Acl, AclFilter, Credential, Mechanism, RoleName, TokenHash, TokenId, UserName,
+};
+use engine::{Error, Result};
+use wire::security::{AccessKeyInfo, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
 use wire::{Request, Response};
 
 use crate::client::Client;
@@ -103,6 +105,43 @@ impl Client {
     pub async fn list_tokens(&self) -> Result<Vec<TokenInfo>> {
         match self.security(SecurityRequest::ListTokens).await? {
             SecurityResponse::Tokens(tokens) => Ok(tokens),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// Creates an access key, with which clients sign requests at the SQS door on behalf of a user. The user does not
+    /// have to exist. Its queues are those of the account, or of the default of the door. It is not accepted from
+    /// `expires_ms` in ms since 1970 on. The broker stores the secret sealed; it is sent only over TLS, or to a broker
+    /// on this machine.
+    pub async fn put_access_key(
+        &self,
+        id: AccessKeyId,
+        secret: AccessSecret,
+        user: UserName,
+        account: Option<Account>,
+        expires_ms: Option<u64>,
+    ) -> Result<()> {
+        if !self.session.publish.connection(0).await?.is_private {
+            return Err(Error::invalid("a secret is sent to another machine only over TLS: use quic:// or tls://"));
+        }
+        match self.security(SecurityRequest::PutAccessKey { id, secret, user, account, expires_ms }).await? {
+            SecurityResponse::AccessKeyPut => Ok(()),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// Deletes an access key. The next request that is signed with it is refused.
+    pub async fn delete_access_key(&self, id: AccessKeyId) -> Result<()> {
+        match self.security(SecurityRequest::DeleteAccessKey(id)).await? {
+            SecurityResponse::AccessKeyDeleted => Ok(()),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// Returns all access keys in the order of their names, without their secrets.
+    pub async fn list_access_keys(&self) -> Result<Vec<AccessKeyInfo>> {
+        match self.security(SecurityRequest::ListAccessKeys).await? {
+            SecurityResponse::AccessKeys(keys) => Ok(keys),
             other => Err(unexpected(&Response::Security(other))),
         }
     }

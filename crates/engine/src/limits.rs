@@ -107,6 +107,12 @@ pub const TOKENS_MAX: usize = 16_384;
 pub const TOKEN_ROLES_MAX: usize = 8;
 /// Maximum size in bytes of the names of a token's user and roles together.
 pub const TOKEN_NAMES_BYTES_MAX: usize = 512;
+/// Maximum number of access keys per broker.
+pub const ACCESS_KEYS_MAX: usize = 16_384;
+/// Maximum length of the name of an access key in bytes.
+pub const ACCESS_KEY_ID_BYTES_MAX: usize = 128;
+/// Maximum length of the secret of an access key in bytes.
+pub const ACCESS_SECRET_BYTES_MAX: usize = 256;
 /// Maximum number of secrets of the broker itself, such as the key of its tokens. No client adds any.
 pub const SECRETS_MAX: usize = 64;
 /// Maximum size of a secret of the broker in bytes.
@@ -164,5 +170,9 @@ const _: () = assert!(
 const _: () = assert!(
     TOKENS_MAX * (TOKEN_NAMES_BYTES_MAX + 2 * TOKEN_ROLES_MAX + 40) < BATCH_BYTES_MAX,
     "tokens are listed in one frame"
+);
+const _: () = assert!(
+    ACCESS_KEYS_MAX * (ACCESS_KEY_ID_BYTES_MAX + USER_NAME_BYTES_MAX + 40) < BATCH_BYTES_MAX,
+    "access keys are listed in one frame"
 );
 const _: () = assert!(BATCH_BYTES_MAX < i32::MAX as usize, "the batch length field is an i32");

@@ -82,8 +82,8 @@ pub mod request {
     pub const MEMBER_SET: u8 = 0x2d;
     /// Kind of [`SecurityRequest::ListMembers`](crate::SecurityRequest::ListMembers).
     pub const MEMBER_LIST: u8 = 0x2e;
-    /// Kind of the requests about tokens, which begin with an action.
-    pub const TOKEN: u8 = 0x2f;
+    /// Kind of the other requests about security, which begin with an action.
+    pub const SECURITY: u8 = 0x2f;
     /// Kind of [`Request::Login`](crate::Request::Login).
     pub const LOGIN: u8 = 0x27;
     /// Kind of [`CacheRequest::Create`](crate::CacheRequest::Create).
@@ -196,8 +196,8 @@ pub mod response {
     pub const MEMBER_SET: u8 = ANSWER | request::MEMBER_SET;
     /// Kind of the answer to [`request::MEMBER_LIST`].
     pub const MEMBERS: u8 = ANSWER | request::MEMBER_LIST;
-    /// Kind of the answers to [`request::TOKEN`], which begin with the action.
-    pub const TOKEN: u8 = ANSWER | request::TOKEN;
+    /// Kind of the answers to [`request::SECURITY`], which begin with the action.
+    pub const SECURITY: u8 = ANSWER | request::SECURITY;
     /// Kind of the answer to [`request::LOGIN`].
     pub const LOGIN: u8 = ANSWER | request::LOGIN;
     /// Kind of the answer to [`request::QUEUE_CREATE`].

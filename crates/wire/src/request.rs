@@ -287,7 +287,7 @@ impl Request {
             kind::PING => Self::Ping,
             kind::INIT_PRODUCER => Self::InitProducer,
             kind::GROUP_HEARTBEAT..=kind::OFFSET_RESET => Self::Group(GroupRequest::get(frame.kind, &mut f)?),
-            kind::USER_PUT..=kind::ACL_LIST | kind::MEMBER_SET..=kind::TOKEN => {
+            kind::USER_PUT..=kind::ACL_LIST | kind::MEMBER_SET..=kind::SECURITY => {
                 Self::Security(SecurityRequest::get(frame.kind, &mut f)?)
             }
             kind::QUEUE_CREATE..=kind::REDRIVE_CANCEL => Self::Queue(QueueRequest::get(frame.kind, &mut f)?),

@@ -356,7 +356,7 @@ impl Response {
             }
             kind::PRODUCER => Self::Producer { id: f.i64()?, epoch: f.i16()? },
             kind::GROUP_TURN..=kind::OFFSETS_RESET => Self::Group(GroupResponse::get(frame.kind, &mut f)?),
-            kind::USER_PUT..=kind::ACLS | kind::MEMBER_SET..=kind::TOKEN => {
+            kind::USER_PUT..=kind::ACLS | kind::MEMBER_SET..=kind::SECURITY => {
                 Self::Security(SecurityResponse::get(frame.kind, &mut f)?)
             }
             kind::QUEUE_CREATED..=kind::REDRIVE_CANCELLED => Self::Queue(QueueResponse::get(frame.kind, &mut f)?),

@@ -1,10 +1,11 @@
-//! Users, tokens, roles and access control lists on the wire. Passwords and tokens are never sent: the client derives
-//! from them what the broker stores.
+//! Users, tokens, access keys, roles and access control lists on the wire. Passwords and tokens are never sent: the
+//! client derives from them what the broker stores. The secret of an access key is sent, since the broker verifies
+//! signatures with it.
 
 use bytes::{Buf, BufMut, BytesMut};
 use engine::security::{
-    Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, PatternKind, Principal, ResourceKind, RoleName,
-    TokenHash, TokenId, UserName,
+    AccessKeyId, AccessSecret, Account, Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, PatternKind,
+    Principal, ResourceKind, RoleName, TokenHash, TokenId, UserName,
 };
 use engine::{Error, Result};
 
@@ -14,22 +15,33 @@ use crate::kind::{request, response};
 /// Code in a filter that matches any value.
 const ANY: u8 = 0;
 
-/// Action of a request about tokens: the first byte of its body, and of that of its answer.
+/// Action of a request of the kind [`request::SECURITY`]: the first byte of its body, and of that of its answer.
 #[derive(Clone, Copy)]
 #[repr(u8)]
-enum TokenAction {
-    Put = 1,
-    Delete = 2,
-    List = 3,
+enum SecurityAction {
+    PutToken = 1,
+    DeleteToken = 2,
+    ListTokens = 3,
+    PutAccessKey = 4,
+    DeleteAccessKey = 5,
+    ListAccessKeys = 6,
 }
 
-impl TokenAction {
+impl SecurityAction {
     fn from_code(code: u8) -> Option<Self> {
-        [Self::Put, Self::Delete, Self::List].into_iter().find(|action| *action as u8 == code)
+        let all = [
+            Self::PutToken,
+            Self::DeleteToken,
+            Self::ListTokens,
+            Self::PutAccessKey,
+            Self::DeleteAccessKey,
+            Self::ListAccessKeys,
+        ];
+        all.into_iter().find(|action| *action as u8 == code)
     }
 }
 
-/// Expiry time of a token that does not expire.
+/// Expiry time of a token or an access key that does not expire.
 const NEVER_MS: u64 = u64::MAX;
 
 /// Request about users, tokens, roles and access control entries.
@@ -85,6 +97,23 @@ pub enum SecurityRequest {
     DeleteToken(TokenId),
     /// Lists all tokens.
     ListTokens,
+    /// Creates an access key.
+    PutAccessKey {
+        /// Name of the key, which must be new.
+        id: AccessKeyId,
+        /// Secret with which its clients sign.
+        secret: AccessSecret,
+        /// User on whose behalf its clients act, who does not have to exist.
+        user: UserName,
+        /// Account whose queues its clients use; `None` for the default of the SQS door.
+        account: Option<Account>,
+        /// Time in ms since 1970 from which it is not accepted; `None` if it does not expire.
+        expires_ms: Option<u64>,
+    },
+    /// Deletes an access key.
+    DeleteAccessKey(AccessKeyId),
+    /// Lists all access keys.
+    ListAccessKeys,
 }
 
 /// Answer about users, tokens, roles and access control entries.
@@ -112,6 +141,12 @@ pub enum SecurityResponse {
     TokenDeleted,
     /// Answers [`SecurityRequest::ListTokens`], in the order of their ids.
     Tokens(Vec<TokenInfo>),
+    /// Answers [`SecurityRequest::PutAccessKey`].
+    AccessKeyPut,
+    /// Answers [`SecurityRequest::DeleteAccessKey`].
+    AccessKeyDeleted,
+    /// Answers [`SecurityRequest::ListAccessKeys`], in the order of their names.
+    AccessKeys(Vec<AccessKeyInfo>),
 }
 
 /// Token of a broker, without its secret.
@@ -123,6 +158,21 @@ pub struct TokenInfo {
     pub user: UserName,
     /// Roles that its clients have in addition to those of the user.
     pub roles: Vec<RoleName>,
+    /// Time of creation in ms since 1970.
+    pub created_ms: u64,
+    /// Time in ms since 1970 from which it is not accepted; `None` if it does not expire.
+    pub expires_ms: Option<u64>,
+}
+
+/// Access key of a broker, without its secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessKeyInfo {
+    /// Name of the key.
+    pub id: AccessKeyId,
+    /// User on whose behalf its clients act.
+    pub user: UserName,
+    /// Account whose queues its clients use; `None` for the default of the SQS door.
+    pub account: Option<Account>,
     /// Time of creation in ms since 1970.
     pub created_ms: u64,
     /// Time in ms since 1970 from which it is not accepted; `None` if it does not expire.
@@ -153,7 +203,12 @@ impl SecurityRequest {
             Self::ListAcls(_) => request::ACL_LIST,
             Self::SetMember { .. } => request::MEMBER_SET,
             Self::ListMembers => request::MEMBER_LIST,
-            Self::PutToken { .. } | Self::DeleteToken(_) | Self::ListTokens => request::TOKEN,
+            Self::PutToken { .. }
+            | Self::DeleteToken(_)
+            | Self::ListTokens
+            | Self::PutAccessKey { .. }
+            | Self::DeleteAccessKey(_)
+            | Self::ListAccessKeys => request::SECURITY,
         }
     }
 
@@ -168,9 +223,9 @@ impl SecurityRequest {
                 put_list(b, mechanisms, |b, mechanism| b.put_u8(*mechanism as u8));
             }
             Self::ListUsers | Self::ListMembers => {}
-            Self::ListTokens => b.put_u8(TokenAction::List as u8),
+            Self::ListTokens => b.put_u8(SecurityAction::ListTokens as u8),
             Self::PutToken { id, hash, user, roles, expires_ms } => {
-                b.put_u8(TokenAction::Put as u8);
+                b.put_u8(SecurityAction::PutToken as u8);
                 b.put_slice(id.as_bytes());
                 b.put_slice(hash);
                 put_str(b, user.as_str());
@@ -178,8 +233,21 @@ impl SecurityRequest {
                 b.put_u64(expires_ms.unwrap_or(NEVER_MS));
             }
             Self::DeleteToken(id) => {
-                b.put_u8(TokenAction::Delete as u8);
+                b.put_u8(SecurityAction::DeleteToken as u8);
                 b.put_slice(id.as_bytes());
+            }
+            Self::ListAccessKeys => b.put_u8(SecurityAction::ListAccessKeys as u8),
+            Self::PutAccessKey { id, secret, user, account, expires_ms } => {
+                b.put_u8(SecurityAction::PutAccessKey as u8);
+                put_str(b, id.as_str());
+                put_str(b, secret.reveal());
+                put_str(b, user.as_str());
+                put_account(b, account.as_ref());
+                b.put_u64(expires_ms.unwrap_or(NEVER_MS));
+            }
+            Self::DeleteAccessKey(id) => {
+                b.put_u8(SecurityAction::DeleteAccessKey as u8);
+                put_str(b, id.as_str());
             }
             Self::SetMember { user, role, is_present } => {
                 put_str(b, user.as_str());
@@ -202,16 +270,25 @@ impl SecurityRequest {
             request::ACL_DELETE => Self::DeleteAcls(get_filter(f)?),
             request::MEMBER_SET => Self::SetMember { user: get_user(f)?, role: get_role(f)?, is_present: f.bool()? },
             request::MEMBER_LIST => Self::ListMembers,
-            request::TOKEN => match get_action(f)? {
-                TokenAction::Put => Self::PutToken {
+            request::SECURITY => match get_action(f)? {
+                SecurityAction::PutToken => Self::PutToken {
                     id: get_id(f)?,
                     hash: get_array(f)?,
                     user: get_user(f)?,
                     roles: f.list(3, get_role)?,
                     expires_ms: get_expiry(f)?,
                 },
-                TokenAction::Delete => Self::DeleteToken(get_id(f)?),
-                TokenAction::List => Self::ListTokens,
+                SecurityAction::DeleteToken => Self::DeleteToken(get_id(f)?),
+                SecurityAction::ListTokens => Self::ListTokens,
+                SecurityAction::PutAccessKey => Self::PutAccessKey {
+                    id: f.str()?.parse()?,
+                    secret: AccessSecret::parse(&f.str()?)?,
+                    user: get_user(f)?,
+                    account: get_account(f)?,
+                    expires_ms: get_expiry(f)?,
+                },
+                SecurityAction::DeleteAccessKey => Self::DeleteAccessKey(f.str()?.parse()?),
+                SecurityAction::ListAccessKeys => Self::ListAccessKeys,
             },
             _ => Self::ListAcls(get_filter(f)?),
         })
@@ -229,18 +306,29 @@ impl SecurityResponse {
             Self::Acls(_) => response::ACLS,
             Self::MemberSet => response::MEMBER_SET,
             Self::Members(_) => response::MEMBERS,
-            Self::TokenPut | Self::TokenDeleted | Self::Tokens(_) => response::TOKEN,
+            Self::TokenPut
+            | Self::TokenDeleted
+            | Self::Tokens(_)
+            | Self::AccessKeyPut
+            | Self::AccessKeyDeleted
+            | Self::AccessKeys(_) => response::SECURITY,
         }
     }
 
     pub(crate) fn put(&self, b: &mut BytesMut) {
         match self {
             Self::UserPut | Self::UserDeleted | Self::AclsCreated | Self::MemberSet => {}
-            Self::TokenPut => b.put_u8(TokenAction::Put as u8),
-            Self::TokenDeleted => b.put_u8(TokenAction::Delete as u8),
+            Self::TokenPut => b.put_u8(SecurityAction::PutToken as u8),
+            Self::TokenDeleted => b.put_u8(SecurityAction::DeleteToken as u8),
             Self::Tokens(tokens) => {
-                b.put_u8(TokenAction::List as u8);
+                b.put_u8(SecurityAction::ListTokens as u8);
                 put_list(b, tokens, put_token);
+            }
+            Self::AccessKeyPut => b.put_u8(SecurityAction::PutAccessKey as u8),
+            Self::AccessKeyDeleted => b.put_u8(SecurityAction::DeleteAccessKey as u8),
+            Self::AccessKeys(keys) => {
+                b.put_u8(SecurityAction::ListAccessKeys as u8);
+                put_list(b, keys, put_access_key);
             }
             Self::Members(members) => put_list(b, members, |b, (user, roles)| {
                 put_str(b, user.as_str());
@@ -273,10 +361,13 @@ impl SecurityResponse {
             response::ACLS_CREATED => Self::AclsCreated,
             response::MEMBER_SET => Self::MemberSet,
             response::MEMBERS => Self::Members(f.list(4, |f| Ok((get_user(f)?, f.list(3, get_role)?)))?),
-            response::TOKEN => match get_action(f)? {
-                TokenAction::Put => Self::TokenPut,
-                TokenAction::Delete => Self::TokenDeleted,
-                TokenAction::List => Self::Tokens(f.list(TOKEN_BYTES_MIN, get_token)?),
+            response::SECURITY => match get_action(f)? {
+                SecurityAction::PutToken => Self::TokenPut,
+                SecurityAction::DeleteToken => Self::TokenDeleted,
+                SecurityAction::ListTokens => Self::Tokens(f.list(TOKEN_BYTES_MIN, get_token)?),
+                SecurityAction::PutAccessKey => Self::AccessKeyPut,
+                SecurityAction::DeleteAccessKey => Self::AccessKeyDeleted,
+                SecurityAction::ListAccessKeys => Self::AccessKeys(f.list(ACCESS_KEY_BYTES_MIN, get_access_key)?),
             },
             response::ACLS_DELETED => Self::AclsDeleted(f.list(ACL_BYTES_MIN, get_acl)?),
             _ => Self::Acls(f.list(ACL_BYTES_MIN, get_acl)?),
@@ -287,6 +378,7 @@ impl SecurityResponse {
 const CREDENTIAL_BYTES_MIN: usize = 11;
 const ACL_BYTES_MIN: usize = 10;
 const TOKEN_BYTES_MIN: usize = 31;
+const ACCESS_KEY_BYTES_MIN: usize = 24;
 
 fn get_user<B: Buf>(f: &mut Fields<B>) -> Result<UserName> {
     UserName::parse(&f.str()?)
@@ -306,8 +398,8 @@ fn get_id<B: Buf>(f: &mut Fields<B>) -> Result<TokenId> {
     Ok(TokenId::of_bytes(get_array(f)?))
 }
 
-fn get_action<B: Buf>(f: &mut Fields<B>) -> Result<TokenAction> {
-    get_code(f, "action", TokenAction::from_code)
+fn get_action<B: Buf>(f: &mut Fields<B>) -> Result<SecurityAction> {
+    get_code(f, "action", SecurityAction::from_code)
 }
 
 fn put_token(b: &mut BytesMut, token: &TokenInfo) {
@@ -323,6 +415,33 @@ fn get_token<B: Buf>(f: &mut Fields<B>) -> Result<TokenInfo> {
         id: get_id(f)?,
         user: get_user(f)?,
         roles: f.list(3, get_role)?,
+        created_ms: f.u64()?,
+        expires_ms: get_expiry(f)?,
+    })
+}
+
+/// Appends an account. An empty text is none.
+fn put_account(b: &mut BytesMut, account: Option<&Account>) {
+    put_str(b, account.map_or("", Account::as_str));
+}
+
+fn get_account<B: Buf>(f: &mut Fields<B>) -> Result<Option<Account>> {
+    non_empty(f.str()?).map(|account| account.parse()).transpose()
+}
+
+fn put_access_key(b: &mut BytesMut, key: &AccessKeyInfo) {
+    put_str(b, key.id.as_str());
+    put_str(b, key.user.as_str());
+    put_account(b, key.account.as_ref());
+    b.put_u64(key.created_ms);
+    b.put_u64(key.expires_ms.unwrap_or(NEVER_MS));
+}
+
+fn get_access_key<B: Buf>(f: &mut Fields<B>) -> Result<AccessKeyInfo> {
+    Ok(AccessKeyInfo {
+        id: f.str()?.parse()?,
+        user: get_user(f)?,
+        account: get_account(f)?,
         created_ms: f.u64()?,
         expires_ms: get_expiry(f)?,
     })

@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use engine::security::{Operation, Principal, Resource, ResourceKind, RoleName, Rules, Tables, TokenId, UserName};
+use engine::security::{
+    AccessKeyId, Operation, Principal, Resource, ResourceKind, RoleName, Rules, Tables, TokenId, UserName,
+};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
 
@@ -79,6 +81,8 @@ pub(super) enum Proof {
     Password,
     /// With a token, until it is deleted or expires.
     Token(TokenId),
+    /// By the signature of a request, until its access key is deleted or expires.
+    AccessKey(AccessKeyId),
     /// With a token of another issuer, until this time, in ms since 1970.
     Issued(u64),
     /// With a certificate, until it expires or the check refuses it.
@@ -91,6 +95,7 @@ impl fmt::Debug for Proof {
             Self::Lasting => f.write_str("Lasting"),
             Self::Password => f.write_str("Password"),
             Self::Token(id) => write!(f, "Token({id})"),
+            Self::AccessKey(id) => write!(f, "AccessKey({id})"),
             Self::Issued(expires_ms) => write!(f, "Issued({expires_ms})"),
             Self::Certificate(certificate, _) => write!(f, "Certificate({})", certificate.subject),
         }
@@ -164,6 +169,7 @@ impl Identity {
     pub(super) fn expires_ms(&self, tables: &Tables) -> Option<u64> {
         match &self.proof {
             Proof::Token(id) => tables.tokens.get(id)?.expires_ms,
+            Proof::AccessKey(id) => tables.access_keys.get(id.as_str())?.expires_ms,
             Proof::Issued(expires_ms) => Some(*expires_ms),
             Proof::Certificate(certificate, _) => Some(certificate.expires_ms),
             Proof::Lasting | Proof::Password => None,
@@ -193,6 +199,7 @@ impl Identity {
             Proof::Lasting => true,
             Proof::Password => tables.users.get(self.user.as_str()).is_some(),
             Proof::Token(id) => tables.tokens.get(id).is_some_and(|token| !token.is_expired(now_ms)),
+            Proof::AccessKey(id) => tables.access_keys.get(id.as_str()).is_some_and(|key| !key.is_expired(now_ms)),
             Proof::Issued(expires_ms) => *expires_ms > now_ms,
             Proof::Certificate(certificate, _) => certificate.expires_ms > now_ms,
         }

@@ -4,11 +4,14 @@
 //! name it, so no client can read it. Without one, they are lost when the broker stops, except for the users of the
 //! configuration.
 
+mod access_keys;
 mod certificates;
 mod expiry;
 mod identity;
 mod jwt;
 mod sasl;
+mod random;
+mod seal;
 mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,12 +20,11 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use aws_lc_rs::rand;
 use bytes::Bytes;
 use engine::limits::{SECRET_BYTES_MAX, SECRETS_MAX};
 use engine::security::{
     Acl, AclFilter, ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Resource,
-    ResourceKind, RoleName, SECURITY_TOPIC, SecurityRecord, Tables, Token, UserName, Users, wrong_password,
+    ResourceKind, RoleName, SECURITY_TOPIC, SecurityRecord, Tables, UserName, Users, wrong_password,
 };
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use futures_util::FutureExt;
@@ -39,11 +41,14 @@ use crate::state_log::{self, StateLog};
 use crate::topic::Topic;
 use crate::wakes::Wakes;
 
+pub use access_keys::SigningKey;
 use expiry::Expiries;
 pub use identity::{CertificateCheck, ClientCertificate, Identity};
 use identity::{Certificates, Permissions};
 use jwt::Jwts;
+use random::random;
 pub use sasl::{Sasl, SaslStep, unknown_mechanism};
+use seal::Seal;
 
 /// Users, roles, access control lists and secrets.
 const SECURITY: StateLog<SecurityRecord> = StateLog::new();
@@ -97,6 +102,7 @@ pub struct Security {
     permissions: Permissions,
     expiries: Arc<Expiries>,
     jwts: Option<Jwts>,
+    seal: Seal,
     certificates: Arc<Certificates>,
     search: Mutex<Search>,
     /// Second since 1970 in which a refusal was last logged: at most one line a second is.
@@ -135,6 +141,7 @@ impl Security {
             configured: settings.users.iter().map(|user| user.name.clone()).collect(),
             permissions: Permissions::new(Tables::new(users.clone()), core.settings().clock),
             expiries: Arc::default(),
+            seal: Seal::default(),
             jwts: settings.issuer.clone().map(Jwts::new),
             certificates: Arc::default(),
             search: Mutex::default(),
@@ -176,18 +183,19 @@ impl Security {
     }
 }
 
+/// Returns the records that delete the tokens and access keys of users.
+fn without_password(tables: &Tables, is_gone: impl Fn(&UserName) -> bool) -> Vec<SecurityRecord> {
+    let Tables { tokens, access_keys, .. } = tables;
+    let tokens = tokens.iter().filter(|(_, token)| is_gone(&token.user));
+    let keys = access_keys.iter().filter(|(_, key)| is_gone(&key.user));
+    let tokens = tokens.map(|(id, _)| SecurityRecord::Token { id: *id, token: None });
+    let keys = keys.map(|(id, _)| SecurityRecord::AccessKey { id: id.clone(), key: None });
+    tokens.chain(keys).collect()
+}
+
 /// Returns the broker's part of the nonce of an exchange.
 fn nonce() -> Result<String> {
     Ok(random(NONCE_BYTES)?.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// Returns cryptographically secure random bytes.
-fn random(bytes: usize) -> Result<Vec<u8>> {
-    let mut random = vec![0; bytes];
-    rand::fill(&mut random).map_err(|error| {
-        Error::new(ErrorKind::Internal, format!("cannot get random numbers from the system: {error}"))
-    })?;
-    Ok(random)
 }
 
 impl Security {
@@ -213,6 +221,10 @@ impl Security {
             Ok(())
         };
         SECURITY.fold_topic(&self.core, topic, each).await?;
+        if !self.seal.open(&self.core)? && !tables.access_keys.is_empty() {
+            let access_keys = tables.access_keys.len();
+            tracing::error!(access_keys, "the file seal.key is missing: no access key is valid until it is restored");
+        }
         self.permissions.change(|current| *current = tables);
         Ok(())
     }
@@ -406,6 +418,11 @@ impl Security {
         })
     }
 
+    /// Returns `true` if access control entries are effective.
+    pub fn is_authorizing(&self) -> bool {
+        self.is_authorizing
+    }
+
     /// Returns `true` if access control does not limit the client.
     pub fn is_unlimited(&self, identity: &Identity) -> bool {
         let is_unlimited =
@@ -460,7 +477,7 @@ impl Security {
         .await
     }
 
-    /// Deletes a user with all passwords and tokens. Entries and roles of that name stay.
+    /// Deletes a user with all passwords, tokens and access keys. Entries and roles of that name stay.
     pub async fn delete_user(self: &Arc<Self>, user: UserName) -> Result<()> {
         self.change(|tables, security| {
             security.check_changeable(&user)?;
@@ -470,19 +487,19 @@ impl Security {
                 mechanism: *mechanism,
                 credential: None,
             });
-            let tokens = tables.tokens.iter().filter(|(_, token)| token.user == user);
-            let tokens = tokens.map(|(id, _)| SecurityRecord::Token { id: *id, token: None });
-            let gone: Vec<SecurityRecord> = passwords.chain(tokens).collect();
+            let gone: Vec<SecurityRecord> = passwords.chain(without_password(tables, |owner| *owner == user)).collect();
             if gone.is_empty() {
-                return Err(Error::not_found(format!("there is no user '{user}' with a password or a token")));
+                return Err(Error::not_found(format!(
+                    "there is no user '{user}' with a password, a token or an access key"
+                )));
             }
             Ok((gone, ()))
         })
         .await
     }
 
-    /// Deletes credentials of users; a user without any is deleted, with the tokens of that user. Connected clients are
-    /// disconnected at their next request: see [`is_valid`](Self::is_valid).
+    /// Deletes credentials of users; a user without any is deleted, with the tokens and access keys of that user.
+    /// Connected clients are disconnected at their next request: see [`is_valid`](Self::is_valid).
     pub async fn delete_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Mechanism)>) -> Result<()> {
         let credentials: BTreeSet<(UserName, Mechanism)> = credentials.into_iter().collect();
         self.change(|tables, security| {
@@ -497,11 +514,9 @@ impl Security {
                 let has = || tables.users.get(user.as_str()).map_or(0, BTreeMap::len);
                 *left.entry(user).or_insert_with(has) -= 1;
             }
-            let is_gone = |token: &Token| left.get(&token.user) == Some(&0);
-            let tokens = tables.tokens.iter().filter(|(_, token)| is_gone(token)).map(|(id, _)| *id);
-            let tokens = tokens.map(|id| SecurityRecord::Token { id, token: None }).collect::<Vec<_>>();
+            let others = without_password(tables, |owner| left.get(owner) == Some(&0));
             let gone = |(user, mechanism)| SecurityRecord::Credential { user, mechanism, credential: None };
-            Ok((credentials.into_iter().map(gone).chain(tokens).collect(), ()))
+            Ok((credentials.into_iter().map(gone).chain(others).collect(), ()))
         })
         .await
     }
@@ -652,12 +667,14 @@ impl Security {
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
         let security = self;
         let counts = &self.counts;
-        let [users, tokens, acls, members] = {
+        let [users, tokens, access_keys, acls, members] = {
             let tables = security.permissions.read();
-            [tables.users.iter().count(), tables.tokens.len(), tables.acls.len(), tables.members.len()]
+            let Tables { users, tokens, access_keys, acls, members, .. } = &*tables;
+            [users.iter().count(), tokens.len(), access_keys.len(), acls.len(), members.len()]
         };
         out.gauge("thalweg_users", "Users with a password", users as u64)?;
         out.gauge("thalweg_tokens", "Tokens, including those that have expired", tokens as u64)?;
+        out.gauge("thalweg_access_keys", "Access keys, including those that have expired", access_keys as u64)?;
         out.gauge(
             "thalweg_login_expiries",
             "Times at which credentials of clients that have logged in expire",

@@ -55,11 +55,14 @@ pub(super) fn check(broker: &Broker, identity: &Identity, request: &Request) -> 
             | SecurityRequest::DeleteAcls(_)
             | SecurityRequest::SetMember { .. }
             | SecurityRequest::PutToken { .. }
-            | SecurityRequest::DeleteToken(_) => Operation::Alter,
+            | SecurityRequest::DeleteToken(_)
+            | SecurityRequest::PutAccessKey { .. }
+            | SecurityRequest::DeleteAccessKey(_) => Operation::Alter,
             SecurityRequest::ListUsers
             | SecurityRequest::ListAcls(_)
             | SecurityRequest::ListMembers
-            | SecurityRequest::ListTokens => Operation::Describe,
+            | SecurityRequest::ListTokens
+            | SecurityRequest::ListAccessKeys => Operation::Describe,
         }),
         Request::Queue(_) => Ok(()),
         Request::Cache(request) => check_cache(broker, identity, request),

@@ -1,12 +1,12 @@
-//! Maps requests about users, tokens, roles and access control lists to calls of the broker.
+//! Maps requests about users, tokens, access keys, roles and access control lists to calls of the broker.
 
 use std::sync::Arc;
 
 use broker::{Broker, UserStatus};
-use engine::security::{Token, TokenId};
+use engine::security::{AccessKey, AccessKeyId, Token, TokenId};
 use engine::{Error, Result};
 use wire::Response;
-use wire::security::{SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
+use wire::security::{AccessKeyInfo, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
 
 pub(super) async fn answer(broker: &Arc<Broker>, request: SecurityRequest) -> Result<Response> {
     let answer = match request {
@@ -54,6 +54,18 @@ pub(super) async fn answer(broker: &Arc<Broker>, request: SecurityRequest) -> Re
         SecurityRequest::ListTokens => {
             SecurityResponse::Tokens(broker.security.tokens().await?.into_iter().map(token_info).collect())
         }
+        SecurityRequest::PutAccessKey { id, secret, user, account, expires_ms } => {
+            broker.security.put_access_key(id, secret, user, account, expires_ms).await?;
+            SecurityResponse::AccessKeyPut
+        }
+        SecurityRequest::DeleteAccessKey(id) => {
+            broker.security.delete_access_key(id).await?;
+            SecurityResponse::AccessKeyDeleted
+        }
+        SecurityRequest::ListAccessKeys => {
+            let keys = broker.security.access_keys().await?;
+            SecurityResponse::AccessKeys(keys.into_iter().map(access_key_info).collect())
+        }
         SecurityRequest::ListAcls(filter) => SecurityResponse::Acls(broker.security.acls(&filter).await?),
     };
     Ok(Response::Security(answer))
@@ -62,6 +74,11 @@ pub(super) async fn answer(broker: &Arc<Broker>, request: SecurityRequest) -> Re
 fn token_info((id, token): (TokenId, Token)) -> TokenInfo {
     let Token { user, roles, created_ms, expires_ms, hash: _ } = token;
     TokenInfo { id, user, roles, created_ms, expires_ms }
+}
+
+fn access_key_info((id, key): (AccessKeyId, AccessKey)) -> AccessKeyInfo {
+    let AccessKey { user, account, created_ms, expires_ms, sealed: _ } = key;
+    AccessKeyInfo { id, user, account, created_ms, expires_ms }
 }
 
 fn info(user: UserStatus) -> UserInfo {

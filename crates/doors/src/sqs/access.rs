@@ -3,9 +3,10 @@
 use engine::security::{Operation, Resource};
 
 use super::address::Place;
-use super::errors::{Failure, Result};
+use super::errors::{ACCESS_DENIED, Failure, Result};
 use super::map::{RequestContext, Sqs};
 use super::model::{Action, Request, Text};
+use super::moves;
 
 /// Requirement of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +53,18 @@ impl Sqs {
     pub(super) async fn authorize(&self, context: &RequestContext<'_>, request: &Request<'_>) -> Result<()> {
         let security = &self.broker.security;
         let identity = &context.identity;
-        if security.is_unlimited(identity) {
+        if security.is_unlimited(identity) && !self.is_confined(context) {
             return Ok(());
         }
         match needs(request.action()) {
             Needs::Listed => Ok(()),
-            Needs::Cluster(operation) => Ok(security.authorize(identity, operation, &Resource::CLUSTER)?),
+            Needs::Cluster(operation) => {
+                if let Request::CancelMessageMoveTask(request) = request {
+                    let source = request.task_handle.as_ref().and_then(|handle| moves::source_of(handle.as_str()));
+                    self.check_account(context, source.as_ref())?;
+                }
+                Ok(security.authorize(identity, operation, &Resource::CLUSTER)?)
+            }
             Needs::Queue(operation) => {
                 let place = match request {
                     Request::CreateQueue(request) => of_name(context, &request.queue_name),
@@ -83,10 +90,12 @@ impl Sqs {
                 if operation != Operation::Alter {
                     return self.authorize_place(context, operation, source).await;
                 }
+                let to = to.as_ref().map(Text::as_str).filter(|arn| !arn.is_empty()).and_then(Place::of_arn);
+                self.check_account(context, source.as_ref())?;
+                self.check_account(context, to.as_ref())?;
                 let known_as = |place: Place| place.known_as(&self.default);
                 // The action itself refuses a source that names no queue.
                 let Some(source) = source.map(known_as) else { return Ok(()) };
-                let to = to.as_ref().map(Text::as_str).filter(|arn| !arn.is_empty()).and_then(Place::of_arn);
                 let to = to.map(known_as);
                 Ok(self.broker.authorize_redrive(identity, &source, to.as_deref()).await?)
             }
@@ -101,7 +110,30 @@ impl Sqs {
         place: Option<Place>,
     ) -> Result<()> {
         let Some(place) = place else { return Ok(()) };
+        self.check_account(context, Some(&place))?;
         Ok(self.broker.authorize_queue(&context.identity, operation, &place.known_as(&self.default)).await?)
+    }
+
+    /// Returns `true` if a client may use the queues of its own account only. Access control entries name queues of all
+    /// accounts, so they decide if they are effective.
+    fn is_confined(&self, context: &RequestContext<'_>) -> bool {
+        context.is_bound && !self.broker.security.is_authorizing()
+    }
+
+    /// Refuses a queue of another account to a client that is confined to its own.
+    fn check_account(&self, context: &RequestContext<'_>, place: Option<&Place>) -> Result<()> {
+        let own = &context.home.account;
+        match place {
+            Some(Place { home, name }) if home.account != *own && self.is_confined(context) => {
+                let account = &home.account;
+                let message = format!(
+                    "The access key of account {own} does not give access to {name} of account {account}: use a key of \
+                     that account, or set authorization = true and permit it with thalweg acl."
+                );
+                Err(Failure::new(&ACCESS_DENIED, message))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -99,6 +99,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Lately<K, V> {
 pub(super) struct RequestContext<'t> {
     /// Account and region for queues that are given by name alone.
     pub home: Home,
+    /// `true` if the client has proved that it acts for this account.
+    pub is_bound: bool,
     /// Base of the URLs of queues that lead back to this door.
     pub base: String,
     /// Host to which the request was sent.
@@ -108,7 +110,7 @@ pub(super) struct RequestContext<'t> {
     pub drain: Drain,
     /// Address of the client.
     pub address: IpAddr,
-    /// On whose behalf the client acts: the user whose name is its access key, if its signature was verified.
+    /// On whose behalf the client acts: the user of its access key, if its signature was verified.
     pub identity: broker::Identity,
     /// Memory of the response, if the call reserves it before the response exists.
     pub held: Mutex<Option<Held>>,

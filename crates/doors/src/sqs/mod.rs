@@ -23,6 +23,7 @@ mod xml;
 
 use crate::{Opened, Opening};
 use futures_util::future::BoxFuture;
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -32,7 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use broker::metrics::{Collect, Exposition};
-use broker::{Broker, Doors, Held, LoginSource};
+use broker::{Broker, Doors, Held, LoginSource, SigningKey};
 use bytes::{Bytes, BytesMut};
 use engine::security::UserName;
 use http_body_util::{BodyExt, Full};
@@ -56,7 +57,7 @@ use errors::{ACCESS_DENIED, Failure, INVALID_ADDRESS, Result, SERIALIZATION, UNA
 use map::{RequestContext, Sqs};
 use model::Action;
 use query::Form;
-use sigv4::Auth;
+use sigv4::{Auth, Signer};
 
 use crate::ledger;
 use crate::login;
@@ -359,10 +360,11 @@ impl Door {
         let certified = login::of_certificate(&self.sqs.broker, login::certificate_of(caller), source);
         // A client with a certificate need not sign, and its signature says only where its queues are.
         let auth = if certified.is_some() { &Auth::Off } else { &self.auth };
-        let identity = auth.identify(&signed, now_s)?;
+        let identity = auth.identify(&signed, |id| self.stored_key(id), now_s)?;
+        let security = &self.sqs.broker.security;
         let default = &self.sqs.default;
         let home = Home {
-            account: identity.account.unwrap_or(&default.account).to_owned(),
+            account: identity.account.map_or_else(|| default.account.clone(), Cow::into_owned),
             region: identity.region.filter(|region| is_region(region)).unwrap_or(&default.region).to_owned(),
         };
         let host = host_of(head).unwrap_or("localhost");
@@ -373,14 +375,26 @@ impl Door {
         let trace = header(&head.headers, TRACE);
         let drain = caller.connection.drain();
         let from = caller.address.to_canonical().to_string();
-        let user = identity.access_key.filter(|_| self.auth.is_verifying());
-        let signer = || match user.map(UserName::parse).transpose() {
-            Ok(Some(user)) => broker::Identity::new(user, [], &from),
-            Ok(None) | Err(_) => broker::Identity::anonymous(&from),
+        let is_bound = identity.signer.is_some();
+        let of_signer = || match identity.signer {
+            Some(Signer::Stored(key)) => security.identity_of_key(key, &from),
+            Some(Signer::Configured(key, _)) => match UserName::parse(key) {
+                Ok(user) => broker::Identity::new(user, [], &from),
+                Err(_) => broker::Identity::anonymous(&from),
+            },
+            None => broker::Identity::anonymous(&from),
         };
-        let identity = certified.unwrap_or_else(signer);
+        let identity = certified.unwrap_or_else(of_signer);
         let address = caller.address;
-        Ok(RequestContext { home, base, host, trace, drain, address, identity, held: Mutex::default() })
+        Ok(RequestContext { home, is_bound, base, host, trace, drain, address, identity, held: Mutex::default() })
+    }
+
+    /// Returns an access key of the broker. One whose secret cannot be read is unknown to clients.
+    fn stored_key(&self, id: &str) -> Option<SigningKey> {
+        self.sqs.broker.security.signing_key(id).unwrap_or_else(|error| {
+            tracing::debug!(access_key = id, %error, "cannot use an access key");
+            None
+        })
     }
 
     /// Registers the counters of the door in the metrics of the broker.

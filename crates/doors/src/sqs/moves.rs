@@ -25,6 +25,12 @@ struct Handle {
     source_arn: String,
 }
 
+impl Handle {
+    fn parse(text: &str) -> Option<Self> {
+        serde_json::from_slice(&BASE64.decode(text).ok()?).ok()
+    }
+}
+
 impl Sqs {
     pub async fn start_move(&self, _: &RequestContext<'_>, request: StartMessageMoveTask<'_>) -> Result<Answer> {
         let source = self.by_arn("SourceArn", required_text("SourceArn", &request.source_arn)?).await?;
@@ -60,8 +66,8 @@ impl Sqs {
 
     pub async fn cancel_move(&self, request: CancelMessageMoveTask<'_>) -> Result<Answer> {
         let text = required_text("TaskHandle", &request.task_handle)?;
-        let handle = BASE64.decode(text).ok().and_then(|json| serde_json::from_slice::<Handle>(&json).ok());
-        let handle = handle.ok_or_else(|| Failure::parameter("Value for parameter TaskHandle is invalid."))?;
+        let handle =
+            Handle::parse(text).ok_or_else(|| Failure::parameter("Value for parameter TaskHandle is invalid."))?;
         let source = self.by_arn("SourceArn", &handle.source_arn).await?;
         let tasks = self.broker.queues.redrives(source.name());
         let id = tasks.iter().map(|task| task.id).find(|id| task_id(*id) == handle.task_id);
@@ -141,6 +147,11 @@ impl Sqs {
             }
         }
     }
+}
+
+/// Returns the source of the task that a handle names.
+pub(super) fn source_of(handle: &str) -> Option<Place> {
+    Place::of_arn(&Handle::parse(handle)?.source_arn)
 }
 
 fn handle(id: RedriveId, source: &Place) -> String {

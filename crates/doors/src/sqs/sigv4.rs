@@ -1,14 +1,15 @@
 //! AWS Signature Version 4: finds the signer of a request, in a header or in its query, and verifies the signature.
 //!
-//! The functions are pure: credentials and the time are arguments. They read the request byte for byte as it was sent,
-//! so they must be called before anything is decoded. A signature always covers the method, the path, the query, the
-//! body, and the headers that it names, which include the host.
+//! The functions are pure: credentials, other keys and the time are arguments. They read the request byte for byte as
+//! it was sent, so they must be called before anything is decoded. A signature always covers the method, the path, the
+//! query, the body, and the headers that it names, which include the host.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
 use aws_lc_rs::{constant_time, digest, hmac};
+use broker::SigningKey;
 use engine::{Error, Result};
 use hyper::HeaderMap;
 
@@ -76,11 +77,37 @@ pub(super) fn has_header(headers: &HeaderMap) -> bool {
 }
 
 /// Identity of the sender of a request. A field is `None` if it is not known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Identity<'a> {
-    pub access_key: Option<&'a str>,
-    pub account: Option<&'a str>,
+    /// Signer, if the signature was verified.
+    pub signer: Option<Signer<'a>>,
+    pub account: Option<Cow<'a, str>>,
     pub region: Option<&'a str>,
+}
+
+/// Access key with which a request was signed.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Signer<'a> {
+    /// Key of the configuration, by its name.
+    Configured(&'a str, &'a Credential),
+    /// Key that the broker stores.
+    Stored(SigningKey),
+}
+
+impl<'a> Signer<'a> {
+    fn secret(&self) -> &str {
+        match self {
+            Self::Configured(_, credential) => &credential.secret,
+            Self::Stored(key) => key.secret.reveal(),
+        }
+    }
+
+    fn account(&self) -> Option<Cow<'a, str>> {
+        match self {
+            Self::Configured(_, credential) => Some(Cow::Borrowed(&credential.account)),
+            Self::Stored(key) => key.account.as_ref().map(|account| account.to_string().into()),
+        }
+    }
 }
 
 /// Authentication of requests.
@@ -88,7 +115,7 @@ pub struct Identity<'a> {
 pub enum Auth {
     /// Requests are accepted without verification, for the account that they name.
     Off,
-    /// Requests must be signed with one of these credentials.
+    /// Requests must be signed with one of these credentials, or with an access key of the broker.
     Verify(Credentials),
 }
 
@@ -98,15 +125,21 @@ impl Auth {
         matches!(self, Self::Verify(_))
     }
 
-    /// Returns the identity of a request. `now_s` is the time in seconds since 1970.
-    pub fn identify<'a>(&'a self, request: &Request<'a>, now_s: u64) -> Result<Identity<'a>, AuthError> {
+    /// Returns the identity of a request. `stored` finds the access keys of the broker; `now_s` is the time in seconds
+    /// since 1970.
+    pub fn identify<'a>(
+        &'a self,
+        request: &Request<'a>,
+        stored: impl FnOnce(&str) -> Option<SigningKey>,
+        now_s: u64,
+    ) -> Result<Identity<'a>, AuthError> {
         match self {
             Self::Off => Ok(Scope::parse(request).map_or_else(Identity::default, |scope| Identity {
-                access_key: Some(scope.access_key),
-                account: scope.account(),
+                signer: None,
+                account: scope.account().map(Cow::Borrowed),
                 region: Some(scope.region).filter(|region| is_region(region)),
             })),
-            Self::Verify(credentials) => verify(request, credentials, SERVICE, now_s),
+            Self::Verify(credentials) => verify(request, credentials, stored, SERVICE, now_s),
         }
     }
 }
@@ -114,9 +147,18 @@ impl Auth {
 /// Access keys with their secrets and accounts.
 pub struct Credentials(HashMap<Box<str>, Credential>);
 
-struct Credential {
+/// Secret and account of an access key of the configuration.
+#[derive(PartialEq, Eq)]
+pub struct Credential {
     secret: Box<str>,
     account: Box<str>,
+}
+
+impl fmt::Debug for Credential {
+    /// Formats the account only, so that no secret is logged.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.account)
+    }
 }
 
 impl fmt::Debug for Credentials {
@@ -165,6 +207,10 @@ impl Credentials {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    fn find<'a>(&'a self, access_key: &'a str) -> Option<Signer<'a>> {
+        self.0.get(access_key).map(|credential| Signer::Configured(access_key, credential))
     }
 }
 
@@ -223,30 +269,34 @@ fn no_match(message: impl Into<Cow<'static, str>>) -> AuthError {
     AuthError { kind: AuthErrorKind::SignatureDoesNotMatch, message: message.into() }
 }
 
-/// Verifies the signature of a request for a service. Returns the identity of the signer.
+/// Verifies the signature of a request for a service. Returns the identity of the signer. A key that is not among the
+/// credentials is found by `stored`.
 pub fn verify<'a>(
     request: &Request<'a>,
     credentials: &'a Credentials,
+    stored: impl FnOnce(&str) -> Option<SigningKey>,
     service: &str,
     now_s: u64,
 ) -> Result<Identity<'a>, AuthError> {
     let signed = Signed::parse(request)?;
     let scope = signed.scope;
     signed.check_scope(service)?;
-    let Some(credential) = credentials.0.get(scope.access_key) else {
+    let Some(signer) = credentials.find(scope.access_key).or_else(|| stored(scope.access_key).map(Signer::Stored))
+    else {
         let message = "The security token included in the request is invalid.".into();
         return Err(AuthError { kind: AuthErrorKind::InvalidClientTokenId, message });
     };
     signed.check_time(now_s)?;
     signed.check_headers(request.headers)?;
-    let expected = signed.signature_of(request, &credential.secret);
+    let expected = signed.signature_of(request, signer.secret());
     if constant_time::verify_slices_are_equal(&expected, signed.signature.as_bytes()).is_err() {
         return Err(no_match(
             "The request signature we calculated does not match the signature you provided. Check your AWS Secret \
              Access Key and signing method. Consult the service documentation for details.",
         ));
     }
-    Ok(Identity { access_key: Some(scope.access_key), account: Some(&credential.account), region: Some(scope.region) })
+    let account = signer.account();
+    Ok(Identity { signer: Some(signer), account, region: Some(scope.region) })
 }
 
 /// Parameters of a signature.

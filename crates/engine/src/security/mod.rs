@@ -1,9 +1,11 @@
-//! Authentication and authorization: users with their credentials, tokens and roles, and access control lists.
+//! Authentication and authorization: users with their credentials, tokens, access keys and
+//! roles, and access control lists.
 //!
 //! Neither passwords nor tokens are stored. A password has a [`Credential`] for each [`Mechanism`], and a token has a
-//! hash: both can verify it, and do not let anyone who reads them log in. A broker changes its [`Tables`] by
-//! [`SecurityRecord`]s once those are in the topic [`SECURITY_TOPIC`].
+//! hash: both can verify it, and do not let anyone who reads them log in. The secret of an access key is stored sealed.
+//! A broker changes its [`Tables`] by [`SecurityRecord`]s once those are in the topic [`SECURITY_TOPIC`].
 
+mod access_key;
 mod acl;
 mod certificate;
 mod record;
@@ -20,6 +22,7 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::USER_NAME_BYTES_MAX;
 
+pub use access_key::{AccessKey, AccessKeyId, AccessKeys, AccessSecret, Account};
 pub use acl::{Acl, AclFilter, Acls, Match, Principal, Rules};
 pub use certificate::NameRules;
 pub use record::SecurityRecord;

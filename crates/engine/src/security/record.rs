@@ -10,6 +10,7 @@
 //! | a secret of the broker | 3 | its name (text) |
 //! | a member of a role | 4 | user (text), role (text) |
 //! | a token | 5 | its id (8 bytes, as a byte string) |
+//! | an access key | 6 | its id (text) |
 //!
 //! | value | version (u16) | then |
 //! |---|---|---|
@@ -19,14 +20,16 @@
 //! | a secret of the broker | 1 | its bytes |
 //! | a token | 1 | user (text), time of creation (u64), expiry time (u64; the maximum if it does not expire), |
 //! | | | hash (byte string), number of roles (u16), each role (text) |
+//! | an access key | 1 | user (text), account (text, empty for the default), time of creation (u64), expiry time |
+//! | | | (u64, as for a token), sealed secret (byte string) |
 //!
 //! Times are in ms since 1970.
 
 use bytes::BufMut;
 
 use super::{
-    Acl, Credential, Mechanism, Operation, Pattern, PatternKind, Principal, ResourceKind, RoleName, Token, TokenId,
-    UserName,
+    AccessKey, AccessKeyId, Account, Acl, Credential, Mechanism, Operation, Pattern, PatternKind, Principal,
+    ResourceKind, RoleName, Token, TokenId, UserName,
 };
 use crate::error::{Error, Result};
 use crate::fields::{Fields, put_bytes, put_text, unknown_version};
@@ -36,8 +39,9 @@ const KEY_ACL: u16 = 2;
 const KEY_SECRET: u16 = 3;
 const KEY_MEMBER: u16 = 4;
 const KEY_TOKEN: u16 = 5;
+const KEY_ACCESS_KEY: u16 = 6;
 const VALUE_VERSION: u16 = 1;
-/// Expiry time of a token that does not expire.
+/// Expiry time of a token or an access key that does not expire.
 const NEVER_MS: u64 = u64::MAX;
 
 /// Record of the topic, which adds an entry of a table or removes it.
@@ -48,6 +52,7 @@ pub enum SecurityRecord {
     Secret { name: String, value: Option<Vec<u8>> },
     Member { user: UserName, role: RoleName, is_present: bool },
     Token { id: TokenId, token: Option<Token> },
+    AccessKey { id: AccessKeyId, key: Option<AccessKey> },
 }
 
 impl SecurityRecord {
@@ -76,6 +81,10 @@ impl SecurityRecord {
                 key.put_u16(KEY_TOKEN);
                 put_bytes(&mut key, id.as_bytes());
             }
+            Self::AccessKey { id, .. } => {
+                key.put_u16(KEY_ACCESS_KEY);
+                put_text(&mut key, id.as_str());
+            }
         }
         key
     }
@@ -98,6 +107,7 @@ impl SecurityRecord {
             }
             Self::Secret { value: secret, .. } => put_bytes(&mut value, secret.as_ref()?),
             Self::Token { token, .. } => put_token(&mut value, token.as_ref()?),
+            Self::AccessKey { key, .. } => put_access_key(&mut value, key.as_ref()?),
         }
         Some(value)
     }
@@ -131,6 +141,10 @@ impl SecurityRecord {
                 let id = TokenId::of_bytes(array(key.bytes()?)?);
                 Self::Token { id, token: value.as_mut().map(Fields::token).transpose()? }
             }
+            KEY_ACCESS_KEY => {
+                let id = key.text()?.parse()?;
+                Self::AccessKey { id, key: value.as_mut().map(Fields::access_key).transpose()? }
+            }
             other => return Err(unknown_version("key", other)),
         };
         key.end()?;
@@ -158,6 +172,14 @@ fn put_token(out: &mut Vec<u8>, token: &Token) {
     token.roles.iter().for_each(|role| put_text(out, role.as_str()));
 }
 
+fn put_access_key(out: &mut Vec<u8>, key: &AccessKey) {
+    put_text(out, key.user.as_str());
+    put_text(out, key.account.as_ref().map_or("", Account::as_str));
+    out.put_u64(key.created_ms);
+    out.put_u64(key.expires_ms.unwrap_or(NEVER_MS));
+    put_bytes(out, &key.sealed);
+}
+
 /// Returns the bytes if they are of the right length.
 fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N]> {
     <[u8; N]>::try_from(bytes).map_err(|_wrong_length| Error::malformed(format!("{} bytes are not {N}", bytes.len())))
@@ -174,6 +196,16 @@ impl Fields<'_> {
         let token = Token { user, roles, created_ms, expires_ms, hash };
         token.validate()?;
         Ok(token)
+    }
+
+    fn access_key(&mut self) -> Result<AccessKey> {
+        Ok(AccessKey {
+            user: UserName::parse(self.text()?)?,
+            account: Some(self.text()?).filter(|account| !account.is_empty()).map(str::parse).transpose()?,
+            created_ms: self.u64()?,
+            expires_ms: Some(self.u64()?).filter(|at| *at != NEVER_MS),
+            sealed: self.bytes()?.into(),
+        })
     }
 
     fn credential(&mut self, mechanism: Mechanism) -> Result<Credential> {
@@ -230,6 +262,17 @@ mod tests {
         for is_present in [true, false] {
             records.push(SecurityRecord::Member { user: user.clone(), role: role.clone(), is_present });
         }
+        let key = AccessKey {
+            user: user.clone(),
+            account: Some("111122223333".parse().expect("an account")),
+            created_ms: 5,
+            expires_ms: None,
+            sealed: vec![8; 60].into(),
+        };
+        let other = AccessKey { account: None, expires_ms: Some(9), ..key.clone() };
+        for (id, key) in [("AKIA1", Some(key)), ("k_2", Some(other)), ("AKIA1", None)] {
+            records.push(SecurityRecord::AccessKey { id: id.parse().expect("an id"), key });
+        }
         let token = Token { user, roles: vec![role], created_ms: 5, expires_ms: Some(9), hash: [7; 32] };
         let endless = Token { roles: Vec::new(), expires_ms: None, ..token.clone() };
         for (id, token) in [(1, Some(token)), (2, Some(endless)), (1, None)] {
@@ -266,6 +309,7 @@ mod tests {
         assert_eq!(tables.acls.len(), 2);
         assert!(tables.members.is_empty());
         assert_eq!(tables.tokens.iter().map(|(id, _)| id.as_bytes()[0]).collect::<Vec<_>>(), [2]);
+        assert_eq!(tables.access_keys.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["k_2"]);
         assert_eq!(tables.secrets.into_iter().collect::<Vec<_>>(), [("b".to_owned(), vec![2; 200])]);
     }
 }

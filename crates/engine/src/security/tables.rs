@@ -1,8 +1,8 @@
-//! The tables of users, tokens, permissions and secrets.
+//! The tables of users, tokens, access keys, permissions and secrets.
 
 use std::collections::BTreeMap;
 
-use super::{Acls, Members, SecurityRecord, Tokens, Users};
+use super::{AccessKeys, Acls, Members, SecurityRecord, Tokens, Users};
 
 /// Secrets of the broker by name.
 pub type Secrets = BTreeMap<String, Vec<u8>>;
@@ -12,6 +12,7 @@ pub type Secrets = BTreeMap<String, Vec<u8>>;
 pub struct Tables {
     pub users: Users,
     pub tokens: Tokens,
+    pub access_keys: AccessKeys,
     pub acls: Acls,
     pub members: Members,
     pub secrets: Secrets,
@@ -23,6 +24,7 @@ impl Tables {
         Self {
             users,
             tokens: Tokens::default(),
+            access_keys: AccessKeys::default(),
             acls: Acls::default(),
             members: Members::default(),
             secrets: Secrets::new(),
@@ -37,6 +39,8 @@ impl Tables {
             }
             SecurityRecord::Token { id, token: Some(token) } => self.tokens.put(id, token),
             SecurityRecord::Token { id, token: None } => self.tokens.remove(&id),
+            SecurityRecord::AccessKey { id, key: Some(key) } => self.access_keys.put(id, key),
+            SecurityRecord::AccessKey { id, key: None } => self.access_keys.remove(&id),
             SecurityRecord::Acl { acl, is_present: true } => self.acls.insert(acl),
             SecurityRecord::Acl { acl, is_present: false } => self.acls.remove(&acl),
             SecurityRecord::Member { user, role, is_present: true } => self.members.insert(user, role),

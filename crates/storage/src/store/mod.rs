@@ -4,6 +4,7 @@
 //! thalweg.lock            locked by the broker that uses the directory
 //! queues.sqlite           topics in SQLite, if any exist
 //! reserve                 disk space for a checkpoint and for the next start on a full disk
+//! seal.key                key of the secrets in topics, if any exist
 //! checkpoint              topics, segments, and the position from which the journal has to be read
 //! journal/000000.journal  ...
 //! topics/<id>/<partition>/<base offset>.log, .index
@@ -14,6 +15,7 @@
 
 mod changes;
 mod checkpoint;
+mod seal_key;
 mod waits;
 
 use std::collections::HashMap;
@@ -674,9 +676,11 @@ impl Drop for Store {
 }
 
 /// Names of all entries that the store creates in a data directory.
-const ENTRIES: [&str; 9] = [
+const ENTRIES: [&str; 11] = [
     "thalweg.lock",
     "reserve",
+    "seal.key",
+    "seal.new",
     "checkpoint",
     "checkpoint.new",
     "journal",

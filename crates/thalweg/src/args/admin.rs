@@ -158,6 +158,40 @@ pub enum Token {
 #[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
+  thalweg key create worker > worker.env
+  set -a; . ./worker.env; aws sqs list-queues --endpoint-url http://localhost:9324
+  thalweg key create worker --account 111122223333 --expires 90d
+  thalweg key delete AKTWEXAMPLEEXAMPLE22")]
+pub enum Key {
+    /// Create an access key with which SQS clients sign requests, and write it to the standard output as the variables
+    /// of Amazon's clients; the broker stores the secret sealed and does not show it again
+    Create {
+        /// User on whose behalf its clients act, who needs no password
+        user: String,
+        /// Account of 12 digits whose queues its clients use; the default is the key sqs_account
+        #[arg(long)]
+        account: Option<String>,
+        /// Lifetime such as 12h or 90d, or never
+        #[arg(long, default_value = "never")]
+        expires: String,
+        /// Name of a key that clients already have, with its secret in --secret-file; by default both are generated
+        #[arg(long, requires = "secret_file")]
+        id: Option<String>,
+        /// File with the secret of the key --id
+        #[arg(long, requires = "id", value_name = "FILE")]
+        secret_file: Option<String>,
+    },
+    /// List access keys, without their secrets
+    #[command(visible_alias = "ls")]
+    List,
+    /// Delete an access key; the next request that is signed with it is refused
+    #[command(visible_alias = "rm")]
+    Delete { id: String },
+}
+
+#[derive(Subcommand)]
+#[command(after_help = "\
+Examples:
   thalweg acl add User:billing read,describe topic orders.eu
   thalweg acl add User:billing read group billing. --prefix
   thalweg acl add 'User:*' write topic audit --deny

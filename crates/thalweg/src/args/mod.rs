@@ -126,6 +126,9 @@ Examples:
     /// Create, list and delete tokens, with which programs log in
     #[command(subcommand)]
     Token(Token),
+    /// Create, list and delete access keys, with which SQS clients sign requests
+    #[command(subcommand)]
+    Key(Key),
     /// Add, list and delete access control entries
     #[command(subcommand)]
     Acl(AclCommand),

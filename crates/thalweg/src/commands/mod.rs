@@ -1,5 +1,6 @@
 //! Commands, one file each.
 
+pub mod access_key;
 pub mod acl;
 pub mod bench;
 pub mod cache;

@@ -16,8 +16,8 @@ use super::user::{on, say};
 use crate::args::Token;
 use crate::output::{Failure, Result, USAGE, remark};
 
-/// Value of an option for a token that does not expire.
-const NEVER: &str = "never";
+/// Value of an option for a token or an access key that does not expire.
+pub(super) const NEVER: &str = "never";
 
 pub fn run(config: &Config, command: Token, is_json: bool) -> Result {
     match command {
@@ -61,8 +61,8 @@ fn new_token() -> client::Result<TokenText> {
     Ok(TokenText::of_random(&random))
 }
 
-/// Returns the time in ms since 1970 at which a token expires that is created now.
-fn expiry_of(text: &str) -> Result<Option<u64>> {
+/// Returns the time in ms since 1970 at which a token or an access key expires that is created now.
+pub(super) fn expiry_of(text: &str) -> Result<Option<u64>> {
     if text == NEVER {
         return Ok(None);
     }

@@ -179,7 +179,7 @@ pub const KEYS: &[Key] = &[
     key("sqs_region", Broker, Kind::Text, "us-east-1", "AWS region of SQS requests that name no region; its queues have the same names at every door"),
     key("sqs_url", Broker, Kind::Text, "", "Base of SQS queue URLs, http://host:port; by default the address that the request was sent to"),
     key("sqs_cooldown_s", Broker, Kind::Time { unit: TimeUnit::Seconds, min: 0, max: 60 }, "0", "Time for which the name of a deleted SQS queue stays reserved, and a queue cannot be purged again; AWS: 60"),
-    key("sqs_auth", Broker, Kind::Choice(&SQS_AUTH), "off", "Require that SQS requests are signed with one of sqs_credentials (AWS Signature Version 4)"),
+    key("sqs_auth", Broker, Kind::Choice(&SQS_AUTH), "off", "Require that SQS requests are signed (AWS Signature Version 4) with a key of `thalweg key` or of sqs_credentials"),
     key("sqs_credentials", Broker, Kind::Secret, "", "Access keys of SQS clients, key:secret or key:secret:account, comma-separated"),
     key("connections_max", Broker, count(1, 1_000_000), "65536", "Maximum number of open connections per door"),
     key("connections_per_peer_max", Broker, count(0, 1_000_000), "0", "Maximum number of open connections per address and door; 0: 4096, and connections_max from this machine"),

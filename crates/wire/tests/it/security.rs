@@ -1,10 +1,10 @@
 //! Test vectors of users and access control.
 
 use engine::security::{
-    Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, PatternKind, Principal, ResourceKind, RoleName,
-    TokenId, UserName,
+    AccessKeyId, AccessSecret, Account, Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, PatternKind,
+    Principal, ResourceKind, RoleName, TokenId, UserName,
 };
-use wire::{SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
+use wire::{AccessKeyInfo, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
 
 fn ann() -> UserName {
     UserName::parse("ann").expect("a name")
@@ -46,6 +46,23 @@ fn token(expires_ms: Option<u64>) -> TokenInfo {
     TokenInfo { id: token_id(), user: ann(), roles: vec![auditors()], created_ms: 1_690_000_000_000, expires_ms }
 }
 
+fn key_id() -> AccessKeyId {
+    "AKIAIOSFODNN7EXAMPLE".parse().expect("an id")
+}
+
+fn account() -> Account {
+    "111122223333".parse().expect("an account")
+}
+
+fn put_access_key(account: Option<Account>, expires_ms: Option<u64>) -> SecurityRequest {
+    let secret = AccessSecret::parse("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY").expect("a secret");
+    SecurityRequest::PutAccessKey { id: key_id(), secret, user: ann(), account, expires_ms }
+}
+
+fn access_key(account: Option<Account>, expires_ms: Option<u64>) -> AccessKeyInfo {
+    AccessKeyInfo { id: key_id(), user: ann(), account, created_ms: 1_690_000_000_000, expires_ms }
+}
+
 pub fn requests() -> Vec<(&'static str, SecurityRequest)> {
     let of = |mechanism, bytes: usize| {
         let stored_key = vec![0xaa; bytes];
@@ -75,6 +92,10 @@ pub fn requests() -> Vec<(&'static str, SecurityRequest)> {
         ("token_put_endless", put_token(None)),
         ("token_delete", SecurityRequest::DeleteToken(token_id())),
         ("token_list", SecurityRequest::ListTokens),
+        ("access_key_put", put_access_key(Some(account()), Some(1_700_000_000_000))),
+        ("access_key_put_endless", put_access_key(None, None)),
+        ("access_key_delete", SecurityRequest::DeleteAccessKey(key_id())),
+        ("access_key_list", SecurityRequest::ListAccessKeys),
         ("acl_delete", SecurityRequest::DeleteAcls(one)),
         ("acl_list", SecurityRequest::ListAcls(AclFilter::default())),
         ("acl_list_allowed", SecurityRequest::ListAcls(AclFilter { is_allowed: Some(true), ..AclFilter::default() })),
@@ -91,6 +112,15 @@ pub fn responses() -> Vec<(&'static str, SecurityResponse)> {
         ("token_put", SecurityResponse::TokenPut),
         ("token_deleted", SecurityResponse::TokenDeleted),
         ("tokens", SecurityResponse::Tokens(vec![token(Some(1_700_000_000_000)), token(None)])),
+        ("access_key_put", SecurityResponse::AccessKeyPut),
+        ("access_key_deleted", SecurityResponse::AccessKeyDeleted),
+        (
+            "access_keys",
+            SecurityResponse::AccessKeys(vec![
+                access_key(Some(account()), Some(1_700_000_000_000)),
+                access_key(None, None),
+            ]),
+        ),
         ("user_deleted", SecurityResponse::UserDeleted),
         ("users", SecurityResponse::Users(vec![user])),
         ("acls_created", SecurityResponse::AclsCreated),

@@ -6,6 +6,7 @@ pub mod sqs;
 pub mod pubsub;
 pub mod web;
 mod access;
+mod access_keys;
 mod bad_input;
 mod jwt;
 mod certificates;

@@ -1,0 +1,106 @@
+//! Access keys: creation, deletion, and the secrets with which signatures are verified.
+
+use std::sync::Arc;
+
+use engine::security::{AccessKey, AccessKeyId, AccessSecret, Account, SecurityRecord, UserName};
+use engine::{Error, ErrorKind, Result};
+
+use super::identity::Proof;
+use super::{Identity, Security};
+
+/// An access key with its secret, to verify a signature.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SigningKey {
+    pub id: AccessKeyId,
+    pub user: UserName,
+    /// Account whose queues its clients use; `None` for the default of the door.
+    pub account: Option<Account>,
+    pub secret: AccessSecret,
+    expires_ms: Option<u64>,
+}
+
+impl Security {
+    /// Returns an access key with its secret; `None` if the broker has none of this name, or it has expired.
+    pub fn signing_key(&self, id: &str) -> Result<Option<SigningKey>> {
+        let Ok(id) = id.parse::<AccessKeyId>() else { return Ok(None) };
+        let key = self.permissions.read().access_keys.get(id.as_str()).cloned();
+        let Some(key) = key.filter(|key| !key.is_expired(self.core.now_ms())) else { return Ok(None) };
+        let secret = AccessSecret::parse(&self.seal.unseal(id.as_str(), &key.sealed)?)?;
+        Ok(Some(SigningKey { id, user: key.user, account: key.account, secret, expires_ms: key.expires_ms }))
+    }
+
+    /// Returns the identity of a client at this address that has signed with an access key.
+    pub fn identity_of_key(self: &Arc<Self>, key: SigningKey, host: &str) -> Identity {
+        if let Some(expires_ms) = key.expires_ms {
+            self.outdate_at(expires_ms);
+        }
+        Identity::with_proof(key.user, [], host, Proof::AccessKey(key.id))
+    }
+
+    /// Returns all access keys in the order of their names.
+    pub async fn access_keys(&self) -> Result<Vec<(AccessKeyId, AccessKey)>> {
+        self.open().await?;
+        Ok(self.permissions.read().access_keys.iter().map(|(id, key)| (id.clone(), key.clone())).collect())
+    }
+
+    /// Stores a new access key with its secret, which is sealed. Fails if there is one of this name.
+    pub async fn put_access_key(
+        self: &Arc<Self>,
+        id: AccessKeyId,
+        secret: AccessSecret,
+        user: UserName,
+        account: Option<Account>,
+        expires_ms: Option<u64>,
+    ) -> Result<()> {
+        self.open().await?;
+        let created_ms = self.core.now_ms();
+        let security = self.clone();
+        let name = id.clone();
+        let sealing = tokio::task::spawn_blocking(move || security.seal_new(&name, &secret));
+        let sealed = sealing.await.unwrap_or_else(|error| {
+            Err(Error::new(ErrorKind::Internal, format!("a secret could not be sealed: {error}")))
+        })?;
+        let key = AccessKey { user, account, created_ms, expires_ms, sealed };
+        if key.is_expired(created_ms) {
+            return Err(Error::invalid("the access key would have expired already"));
+        }
+        self.change(|tables, _| {
+            if tables.access_keys.get(id.as_str()).is_some() {
+                let message = format!("there is an access key {id}: delete it first, or choose another name");
+                return Err(Error::new(ErrorKind::AlreadyExists, message));
+            }
+            tables.access_keys.check_room()?;
+            Ok((vec![SecurityRecord::AccessKey { id, key: Some(key) }], ()))
+        })
+        .await
+    }
+
+    /// Seals a secret, with a new key if the data directory has none.
+    fn seal_new(&self, id: &AccessKeyId, secret: &AccessSecret) -> Result<Box<[u8]>> {
+        if !self.seal.open(&self.core)? {
+            let others = self.permissions.read().access_keys.len();
+            if others > 0 {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    format!(
+                        "the file seal.key of the data directory is missing, with which the secrets of {others} access \
+                         keys are sealed: restore it, or delete these keys first"
+                    ),
+                ));
+            }
+            self.seal.create(&self.core)?;
+        }
+        self.seal.seal(id.as_str(), secret.reveal())
+    }
+
+    /// Deletes an access key. The next request that is signed with it is refused, and those that wait end.
+    pub async fn delete_access_key(self: &Arc<Self>, id: AccessKeyId) -> Result<()> {
+        self.change(|tables, _| {
+            if tables.access_keys.get(id.as_str()).is_none() {
+                return Err(Error::not_found(format!("there is no access key {id}; see thalweg key list")));
+            }
+            Ok((vec![SecurityRecord::AccessKey { id, key: None }], ()))
+        })
+        .await
+    }
+}
