@@ -138,6 +138,7 @@ impl Broker {
             registry: RwLock::default(),
         });
         broker.register(broker.collector());
+        broker.core.start_audit(first);
         first.spawn(upkeep::sweep_retention(Arc::downgrade(&broker.queues)));
         first.spawn(groups::keep_time(Arc::downgrade(&broker.groups)));
         first.spawn(transactions::keep_time(Arc::downgrade(&broker.transactions)));

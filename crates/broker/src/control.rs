@@ -35,9 +35,12 @@ impl Broker {
     ///
     /// Queues over a deleted topic of this name read the new one from its beginning.
     pub async fn create_topic(&self, name: &str, settings: TopicSettings) -> Result<TopicStatus> {
-        let topic = self.create_resolved(name, settings).await?;
-        self.queues.follow_topic(&topic).await;
-        Ok(self.status_of(&topic))
+        let act = async {
+            let topic = self.create_resolved(name, settings).await?;
+            self.queues.follow_topic(&topic).await;
+            Ok(self.status_of(&topic))
+        };
+        self.core.audited("create topic", name, act).await
     }
 
     /// Grows a topic to this number of partitions, and returns when they are durable. The number can only rise:
@@ -47,34 +50,43 @@ impl Broker {
     /// Subscriptions to the topic or to a pattern that it matches, and its queues, read the new partitions from their
     /// first record.
     pub async fn grow_topic(&self, name: &str, partitions: u32) -> Result<TopicStatus> {
-        let held = self.queues.hold().await?;
-        let check = |topic: &Topic| self.queues.check_growth(&topic.name, partitions);
-        let (topic, commit) = self.propose_growth(name, partitions, check)?;
-        let core = self.core.clone();
-        let queues = self.queues.clone();
-        let apply = move || {
-            let grown = core.apply_growth(&topic, partitions, |grown, had| queues.grow(grown, had));
-            // No queue is created until all of them read the new partitions.
-            drop(held);
-            grown
+        let act = async {
+            let held = self.queues.hold().await?;
+            let check = |topic: &Topic| self.queues.check_growth(&topic.name, partitions);
+            let (topic, commit) = self.propose_growth(name, partitions, check)?;
+            let core = self.core.clone();
+            let queues = self.queues.clone();
+            let apply = move || {
+                let grown = core.apply_growth(&topic, partitions, |grown, had| queues.grow(grown, had));
+                // No queue is created until all of them read the new partitions.
+                drop(held);
+                grown
+            };
+            if commit.is_done() {
+                return Ok(self.status_of(&*apply()?));
+            }
+            // As a separate task it completes even if the caller leaves.
+            let grown = tokio::spawn(async move { commit.wait().await.and_then(|()| apply()) });
+            let grown = grown.await.unwrap_or_else(|gone| {
+                Err(Error::new(
+                    ErrorKind::ShuttingDown,
+                    format!("the broker stopped before the topic was grown: {gone}"),
+                ))
+            });
+            Ok(self.status_of(&*grown?))
         };
-        if commit.is_done() {
-            return Ok(self.status_of(&*apply()?));
-        }
-        // As a separate task it completes even if the caller leaves.
-        let grown = tokio::spawn(async move { commit.wait().await.and_then(|()| apply()) });
-        let grown = grown.await.unwrap_or_else(|gone| {
-            Err(Error::new(ErrorKind::ShuttingDown, format!("the broker stopped before the topic was grown: {gone}")))
-        });
-        Ok(self.status_of(&*grown?))
+        self.core.audited("grow topic", name, act).await
     }
 
     /// Changes settings of a topic, and returns when they are durable. They apply to what is published from then on,
     /// to the next sweep of retention and to the next compaction.
     pub async fn alter_topic(&self, name: &str, change: SettingsChange) -> Result<TopicStatus> {
-        let (topic, commit) = self.alter(name, change)?;
-        commit.wait().await?;
-        Ok(self.status_of(&topic))
+        let act = async {
+            let (topic, commit) = self.alter(name, change)?;
+            commit.wait().await?;
+            Ok(self.status_of(&topic))
+        };
+        self.core.audited("alter topic", name, act).await
     }
 
     /// Deletes a topic with its records, and returns when that is durable. Its subscriptions end.
@@ -82,17 +94,20 @@ impl Broker {
     /// The queue that a topic was created with is deleted with it, and so are the queues of share groups, the offsets
     /// of groups, the state of transactions and the key of a stream.
     pub async fn delete_topic(&self, name: &str) -> Result<()> {
-        refuse_internal(name)?;
-        if let Some(queue) = self.queues.over(name).await?.into_iter().find(|queue| queue.owns_topic) {
-            return self.queues.delete(queue.name.as_str()).await;
-        }
-        let shares = self.queues.of_share_groups().await?;
-        for (_, queue) in shares.into_iter().filter(|(_, queue)| queue.topic.as_str() == name) {
-            self.queues.delete_any(queue.name.as_str()).await?;
-        }
-        let commit = self.remove(name)?;
-        self.caches.unlist_deleted_streams();
-        commit.wait().await
+        let act = async {
+            refuse_internal(name)?;
+            if let Some(queue) = self.queues.over(name).await?.into_iter().find(|queue| queue.owns_topic) {
+                return self.queues.delete(queue.name.as_str()).await;
+            }
+            let shares = self.queues.of_share_groups().await?;
+            for (_, queue) in shares.into_iter().filter(|(_, queue)| queue.topic.as_str() == name) {
+                self.queues.delete_any(queue.name.as_str()).await?;
+            }
+            let commit = self.remove(name)?;
+            self.caches.unlist_deleted_streams();
+            commit.wait().await
+        };
+        self.core.audited("delete topic", name, act).await
     }
 
     /// Describes a topic.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use engine::ids::{is_internal, may_hold_secrets};
+use engine::ids::{AUDIT_TOPIC, is_internal, may_hold_secrets};
 use engine::shard::Shards;
 use engine::{Error, ErrorKind, Result, TopicId};
 use parking_lot::{Mutex, RwLock};
@@ -12,6 +12,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::admission::LogBudget;
 use crate::answers::Answers;
+use crate::audit::Audit;
 use crate::channels::Listeners;
 use crate::checking::Checking;
 use crate::connection_limits::ConnectionLimits;
@@ -32,6 +33,7 @@ const SEARCHING_THREADS: usize = 2;
 /// Topics with their logs and subscribers. Queues, groups, transactions, streams, caches and users are views over it:
 /// each has an `Arc` of it, and it knows none of them.
 pub struct Core {
+    audit: Audit,
     peers: Peers,
     settings: Arc<Settings>,
     defaults: Defaults,
@@ -116,6 +118,7 @@ impl Core {
             shards,
         } = parts;
         Self {
+            audit: Audit::new(&settings.audit),
             peers: Peers::new(settings.peer_limits.clone()),
             budget: LogBudget::new(settings.log_bytes_max),
             answers: Answers::new(settings.response_bytes_max),
@@ -207,11 +210,16 @@ impl Core {
 
     /// Makes all accepted writes durable and stops the store. Later writes are refused.
     pub fn stop(&self) -> Result<()> {
+        while self.write_audit()? {}
         self.store.as_ref().map_or(Ok(()), |store| store.stop())
     }
 
     pub(crate) fn lanes(&self) -> &Lanes {
         &self.lanes
+    }
+
+    pub(crate) fn audit(&self) -> &Audit {
+        &self.audit
     }
 
     pub(crate) fn peers(&self) -> &Peers {
@@ -256,13 +264,15 @@ impl Core {
         if !self.is_authorizing() && may_hold_secrets(topic) { Err(no_reader(topic)) } else { Ok(()) }
     }
 
-    /// Checks a read by a client without a user name, to which no access control entry applies.
-    pub(crate) fn check_nameless_read(&self, topic: &str) -> Result<()> {
-        if self.is_authorizing() && is_internal(topic) { Err(no_reader(topic)) } else { self.check_read(topic) }
+    /// Checks a read at a door that serves no internal topic but the audit if access control lists are effective.
+    pub(crate) fn check_read_of_records(&self, topic: &str) -> Result<()> {
+        let is_refused = self.is_authorizing() && is_internal(topic) && topic != AUDIT_TOPIC;
+        if is_refused { Err(no_reader(topic)) } else { self.check_read(topic) }
     }
 
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         self.metrics.expose(out)?;
+        self.audit.expose(out)?;
         self.doors.expose(out)?;
         self.peers.expose(out)?;
         // Not under their lock: what is written may be long.

@@ -23,8 +23,12 @@ impl Documents {
 
     /// Stores a document, or deletes it if there is no value. The change is durable when this returns.
     pub async fn put(&self, kind: &str, name: &str, value: Option<Bytes>) -> Result<()> {
-        let _control = self.queues.hold().await?;
-        self.queues.write_document(kind, name, value).await
+        let action = if value.is_some() { "put document" } else { "delete document" };
+        let act = async {
+            let _control = self.queues.hold().await?;
+            self.queues.write_document(kind, name, value).await
+        };
+        self.queues.core.audited(action, &format!("{kind} {name}"), act).await
     }
 
     pub async fn get(&self, kind: &str, name: &str) -> Result<Option<Bytes>> {

@@ -97,7 +97,7 @@ impl Core {
         bytes_max: usize,
         wait: Duration,
     ) -> Result<Fetched> {
-        self.check_nameless_read(topic)?;
+        self.check_read_of_records(topic)?;
         let from = FetchFrom { topic, partition, offset, bytes_max };
         let limits = FetchLimits { bytes_min: 1, bytes_max, wait, isolation: Isolation::Uncommitted };
         let fetched = self.fetch_many(&[from], limits).await.pop();
@@ -113,7 +113,7 @@ impl Core {
         offset: Offset,
         bytes_max: usize,
     ) -> Result<Option<Fetched>> {
-        self.check_nameless_read(topic)?;
+        self.check_read_of_records(topic)?;
         self.check_read(topic)?;
         let cell = self.topic(topic)?.partition(partition)?;
         let (extent, read) = cell.begin_read(offset, bytes_max.min(FETCH_BYTES_MAX))?;

@@ -44,8 +44,11 @@ mod wakes;
 mod commit;
 
 // Limits, turns and budgets.
+mod acting;
 mod admission;
 mod answers;
+mod audit;
+mod audit_log;
 mod checking;
 mod connection_limits;
 mod lanes;
@@ -59,7 +62,9 @@ mod doors;
 pub mod metrics;
 mod settings;
 
+pub use acting::{Acting, ForClient, act_as, act_for, for_client};
 pub use answers::{Answers, FREE_BYTES, Held};
+pub use audit::AuditSettings;
 pub use broker::Broker;
 pub use caches::{
     Attempt as CacheAttempt, Cache, Caches, Finished, Keyed, Locked as LockedCache, StreamMark, Taken, Waiting,
@@ -78,7 +83,7 @@ pub use groups::{
 pub use lanes::{LanePolicy, Lanes};
 pub use logins::LoginSource;
 pub use metrics::Metrics;
-pub use peers::{ForPeer, Networks, PeerLimits, for_peer, set_peer};
+pub use peers::{Networks, PeerLimits};
 pub use permit::Permit;
 pub use producers::{ProducerIds, ReserveIds};
 pub use publish::{Attempt, CommittingPublish, Published, WaitingPublish};

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::doors::Door;
+use crate::doors::{Door, Family};
 use crate::metrics::{Counter, Exposition};
 
 /// Threads that hash passwords concurrently. Hashing is slow on purpose, and clients that guess must not slow others
@@ -44,6 +44,8 @@ const HALF_LIFE: Duration = Duration::from_secs(10);
 /// Failures of an address that are logged individually; after these, one line per second is logged.
 const LOGGED_EACH: u32 = 10;
 const LOG_EVERY: Duration = Duration::from_secs(1);
+/// Time after which a login of a client that logs in with each request is recorded again.
+const RECORD_EVERY: Duration = Duration::from_secs(600);
 /// Maximum logged characters of a name.
 const NAME_CHARS_MAX: usize = 64;
 
@@ -83,6 +85,9 @@ pub(crate) struct Logins {
     remembered: Mutex<Remembered>,
     turns: Arc<Turns>,
     failures: Mutex<[Counts; 2]>,
+    /// Times at which logins of clients that log in with each request were recorded. If there are too many, all are
+    /// recorded again.
+    recorded: Mutex<HashMap<u64, Instant, foldhash::fast::RandomState>>,
     by_door: [Counter; Door::ALL.len()],
 }
 
@@ -174,6 +179,7 @@ impl Logins {
             remembered: Mutex::default(),
             turns: Arc::default(),
             failures: Mutex::default(),
+            recorded: Mutex::default(),
             by_door: Default::default(),
         }
     }
@@ -218,12 +224,13 @@ impl Logins {
         self.turns.clone().take(self.lane(source)).await
     }
 
-    /// Counts and logs a refused login, and waits for its pause.
-    pub(crate) async fn refused(&self, source: LoginSource, name: &str, error: &Error) {
-        self.by_door[source.door as usize].add(1);
+    /// Counts and logs a refused login. Returns whether it was logged, and the pause before its response.
+    pub(crate) fn refuse(&self, source: LoginSource, name: &str, error: &Error) -> (bool, Duration) {
+        let door = source.door;
+        self.by_door[door as usize].add(1);
         if error.kind == ErrorKind::Busy {
-            return tracing::debug!(door = %source.door, address = %source, %error, "a login was displaced by newer \
-                                                                                    ones");
+            tracing::debug!(%door, address = %source, %error, "a login was displaced by newer ones");
+            return (false, Duration::ZERO);
         }
         let now = Instant::now();
         let lane = self.lane(source);
@@ -235,12 +242,30 @@ impl Logins {
         };
         if is_logged {
             let user: String = name.chars().take(NAME_CHARS_MAX).flat_map(char::escape_default).collect();
-            let door = source.door;
             tracing::info!(%door, address = %source, user, failures, %error, "refused a login");
         }
-        let pause = pause(failures);
-        if !pause.is_zero() {
-            tokio::time::sleep(pause).await;
+        (is_logged, pause(failures))
+    }
+
+    /// Returns `true` if a login is to be recorded: each one of a connection, and of a client that logs in with each
+    /// request the first one in a while.
+    pub(crate) fn is_news(&self, source: LoginSource, name: &str) -> bool {
+        if source.door.family() != Family::Http {
+            return true;
+        }
+        let now = Instant::now();
+        let who = self.hash_of((source.door as u8, source.address, name));
+        let recorded = &mut *self.recorded.lock();
+        if recorded.len() >= COUNTED_MAX {
+            recorded.clear();
+        }
+        let before = recorded.insert(who, now);
+        match before {
+            Some(before) if now.duration_since(before) < RECORD_EVERY => {
+                recorded.insert(who, before);
+                false
+            }
+            _ => true,
         }
     }
 

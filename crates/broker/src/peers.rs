@@ -1,21 +1,19 @@
 //! Limits per peer: on creations per minute by the clients of one address, and on subscriptions that make publishers
 //! wait.
 //!
-//! A door sets the peer ([`set_peer`], [`for_peer`]) around all work for a client, so that every creation is attributed
-//! to it. The broker's own work has no peer and no such limit.
+//! Every creation is attributed to the client for whom the thread works ([`acting`]). The broker's own work has no such
+//! limit.
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::acting;
 use crate::metrics::{Counter, Exposition};
 
 /// Time window in which creations are counted.
@@ -140,44 +138,6 @@ impl Networks {
     }
 }
 
-thread_local! {
-    static PEER: Cell<Option<IpAddr>> = const { Cell::new(None) };
-}
-
-/// Sets the peer for which this thread acts from now on; `None` is the broker itself.
-pub fn set_peer(address: Option<IpAddr>) {
-    PEER.set(address);
-}
-
-/// Runs `work` for a peer, on whichever threads it is polled.
-pub fn for_peer<F: Future>(address: Option<IpAddr>, work: F) -> ForPeer<F> {
-    ForPeer { address, work: Box::pin(work) }
-}
-
-/// Future of work for a peer.
-pub struct ForPeer<F> {
-    address: Option<IpAddr>,
-    work: Pin<Box<F>>,
-}
-
-impl<F: Future> Future for ForPeer<F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let _restored = Restored(PEER.replace(self.address));
-        self.work.as_mut().poll(cx)
-    }
-}
-
-/// Guard that restores the previous peer of the thread.
-struct Restored(Option<IpAddr>);
-
-impl Drop for Restored {
-    fn drop(&mut self) {
-        PEER.set(self.0);
-    }
-}
-
 /// Creations of each address in its last minute.
 pub(crate) struct Peers {
     limits: PeerLimits,
@@ -222,7 +182,7 @@ impl Peers {
 
     /// Counts an object that is about to be created for the peer of this thread. Refuses it above the peer's limit.
     pub(crate) fn admit(&self, kind: Created) -> Result<()> {
-        match PEER.get() {
+        match acting::address() {
             Some(address) => self.admit_at(kind, address, Instant::now()),
             None => Ok(()),
         }
@@ -268,7 +228,7 @@ impl Peers {
 
     /// Refuses a subscription that would make publishers wait, unless the peer is permitted to do so.
     pub(crate) fn admit_blocking(&self) -> Result<()> {
-        match PEER.get() {
+        match acting::address() {
             Some(address) if !self.limits.may_block.contains(address) => {
                 self.refused_blocking.add(1);
                 Err(Error::new(
@@ -298,6 +258,8 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acting::{Acting, for_client};
+    use crate::doors::Door;
 
     fn address(text: &str) -> IpAddr {
         text.parse().expect("an address")
@@ -363,6 +325,10 @@ mod tests {
         }
     }
 
+    fn client(from: &str) -> Acting {
+        Acting::anonymous(Door::Http, Some(address(from)))
+    }
+
     #[tokio::test]
     async fn work_for_a_peer_is_counted_for_it_and_nothing_else_is() {
         let peers = Peers::new(PeerLimits { groups_per_minute: 1, ..PeerLimits::default() });
@@ -370,12 +336,12 @@ mod tests {
             tokio::task::yield_now().await;
             peers.admit(Created::Group)
         };
-        let of = |from: &str| for_peer(Some(address(from)), create());
+        let of = |from: &str| for_client(client(from), create());
         let (first, other, second) = tokio::join!(of("192.0.2.1"), of("192.0.2.2"), of("192.0.2.1"));
         let refused: Vec<Error> = [first, second].into_iter().filter_map(Result::err).collect();
         assert!(other.is_ok() && refused.len() == 1 && refused[0].is_throttled(), "{refused:?}");
         assert!(create().await.is_ok() && create().await.is_ok(), "the broker itself");
-        let blocking = for_peer(Some(address("192.0.2.1")), async { peers.admit_blocking() }).await;
+        let blocking = for_client(client("192.0.2.1"), async { peers.admit_blocking() }).await;
         assert_eq!(blocking.expect_err("another machine").kind, ErrorKind::Denied);
         assert!(peers.admit_blocking().is_ok());
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use engine::security::{NameRules, RoleName, UserName};
 use engine::{FeedLimits, TopicSettings};
 
+use crate::audit::AuditSettings;
 use crate::clock::Clock;
 use crate::lanes::LanePolicy;
 use crate::peers::PeerLimits;
@@ -58,6 +59,7 @@ pub struct Settings {
     /// `true` if latency histograms are recorded.
     pub timings: bool,
     pub security: SecuritySettings,
+    pub audit: AuditSettings,
     pub peer_limits: PeerLimits,
 }
 
@@ -89,6 +91,7 @@ impl Default for Settings {
             group_initial_delay: Duration::ZERO,
             timings: true,
             security: SecuritySettings::default(),
+            audit: AuditSettings::default(),
             peer_limits: PeerLimits::default(),
         }
     }

@@ -93,7 +93,7 @@ impl Core {
         }
         if let Pattern::Topic(name) = &request.pattern {
             request.permit.check(name, request.is_channel)?;
-            self.check_nameless_read(name.as_str())?;
+            self.check_read_of_records(name.as_str())?;
         }
         if request.overflow == Overflow::Block && is_internal(request.pattern.as_str()) {
             return Err(Error::invalid("a subscription to an internal topic cannot block: the broker does not wait"));

@@ -269,12 +269,15 @@ impl Core {
     /// Deletes the records of a partition before an offset, or all records for `Offset::MAX`. Returns the new start
     /// of the log. The change is durable when this completes.
     pub async fn delete_records(&self, name: &str, partition: PartitionId, before: Offset) -> Result<Offset> {
-        refuse_internal(name)?;
-        let cell = self.topic(name)?.partition(partition)?;
-        let (start, freed, commit) = cell.delete_records(before)?;
-        self.log_budget().release(freed);
-        commit.wait().await?;
-        Ok(start)
+        let act = async {
+            refuse_internal(name)?;
+            let cell = self.topic(name)?.partition(partition)?;
+            let (start, freed, commit) = cell.delete_records(before)?;
+            self.log_budget().release(freed);
+            commit.wait().await?;
+            Ok(start)
+        };
+        self.audited("delete records of topic", name, act).await
     }
 
     pub(crate) fn topic(&self, name: &str) -> Result<Arc<Topic>> {
@@ -307,7 +310,9 @@ impl Core {
         }
         let settings = self.resolve(TopicSettings::of_broker())?;
         // The topic's records are never durable before the topic is, so there is nothing to wait for.
-        Ok(self.create(TopicName::parse(name)?, settings)?.0)
+        let created = self.create(TopicName::parse(name)?, settings);
+        self.record_act("create topic", name, created.as_ref().err());
+        Ok(created?.0)
     }
 
     /// Creates a topic, or returns the topic that another caller created concurrently.
@@ -417,28 +422,31 @@ impl Core {
     /// For topics on disk, the alteration is durable when this completes. The next call repairs what a failed one left
     /// undone.
     pub async fn set_topic_defaults(&self, change: &SettingsChange) -> Result<()> {
-        let effective = self.check_topic_defaults(change)?;
-        {
-            let _control = self.listeners.lock();
-            self.defaults().set(effective);
-        }
-        let topics = self.topics.read().values().map(|topic| topic.name.clone()).collect::<Vec<_>>();
-        let mut commits = Vec::new();
-        for names in topics.chunks(TOPICS_AT_A_TIME) {
+        let act = async {
+            let effective = self.check_topic_defaults(change)?;
             {
                 let _control = self.listeners.lock();
-                for name in names {
-                    // The topic may have been deleted in the meantime.
-                    let Ok(topic) = self.topic(name.as_str()) else { continue };
-                    commits.extend(self.follow(&topic)?);
-                }
+                self.defaults().set(effective);
             }
-            tokio::task::yield_now().await;
-        }
-        for commit in commits {
-            commit.wait().await?;
-        }
-        Ok(())
+            let topics = self.topics.read().values().map(|topic| topic.name.clone()).collect::<Vec<_>>();
+            let mut commits = Vec::new();
+            for names in topics.chunks(TOPICS_AT_A_TIME) {
+                {
+                    let _control = self.listeners.lock();
+                    for name in names {
+                        // The topic may have been deleted in the meantime.
+                        let Ok(topic) = self.topic(name.as_str()) else { continue };
+                        commits.extend(self.follow(&topic)?);
+                    }
+                }
+                tokio::task::yield_now().await;
+            }
+            for commit in commits {
+                commit.wait().await?;
+            }
+            Ok(())
+        };
+        self.audited("alter broker", "topic defaults", act).await
     }
 
     /// Returns the defaults that [`Core::set_topic_defaults`] would lead to, or the error with which it would refuse

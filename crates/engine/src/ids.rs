@@ -126,9 +126,13 @@ pub fn is_internal(name: &str) -> bool {
     INTERNAL_TOPICS.contains(&name)
 }
 
-/// Topics in which the broker persists its own state: committed offsets, transactions, users and access control
-/// entries, queues, caches, streams.
-pub const INTERNAL_TOPICS: [&str; 6] = ["_offsets", "_transactions", "_security", "_queues", "_caches", "_streams"];
+/// Topic with the records of the audit.
+pub const AUDIT_TOPIC: &str = "_audit";
+
+/// Topics that the broker itself writes: committed offsets, transactions, users and access control entries, queues,
+/// caches, streams, and the audit.
+pub const INTERNAL_TOPICS: [&str; 7] =
+    ["_offsets", "_transactions", "_security", "_queues", "_caches", "_streams", AUDIT_TOPIC];
 
 /// Returns `true` if a topic of the broker itself may hold secrets: endpoints with tokens in their URLs, policies, or
 /// entries of clients in durable caches.

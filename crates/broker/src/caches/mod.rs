@@ -174,7 +174,10 @@ impl Caches {
         if !self.core.settings().auto_create_topics {
             return Err(no_such_cache(name.as_str()));
         }
-        self.make(name, settings)
+        let made = self.make(name, settings);
+        let name = made.as_ref().map_or("", |cache| cache.name.as_str());
+        self.core.record_act("create cache", name, made.as_ref().err());
+        made
     }
 
     /// Returns the cache of a number, as long as it exists.
@@ -191,6 +194,12 @@ impl Caches {
     /// Creates a cache. An existing one with the same settings is returned as well; with other settings it is an error.
     /// Use [`Cache::settled`] to wait until the cache is durable.
     pub fn create(&self, name: &str, settings: CacheSettings) -> Result<Arc<Cache>> {
+        let created = self.make_with(name, settings);
+        self.core.record_act("create cache", name, created.as_ref().err());
+        created
+    }
+
+    fn make_with(&self, name: &str, settings: CacheSettings) -> Result<Arc<Cache>> {
         let name = CacheName::parse(name)?;
         check_settings(&settings)?;
         let cache = self.make(name, settings)?;
@@ -213,6 +222,12 @@ impl Caches {
     }
 
     pub fn delete(&self, name: &str) -> Result<Commit> {
+        let deleted = self.remove(name);
+        self.core.record_act("delete cache", name, deleted.as_ref().err());
+        deleted
+    }
+
+    fn remove(&self, name: &str) -> Result<Commit> {
         let mut by_name = self.by_name.write();
         if !by_name.contains_key(name) {
             self.check_restored()?;

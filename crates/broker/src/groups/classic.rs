@@ -152,20 +152,24 @@ impl Groups {
         name: &GroupName,
         partitions: Vec<TopicPartition>,
     ) -> Outcome<Vec<(TopicPartition, Outcome)>> {
-        let cell = self.restored().await?.find(name)?;
-        let mut changes = Vec::new();
-        let mut deleted = Vec::new();
-        for partition in partitions {
-            let change = Change { partition: partition.clone(), committed: None };
-            let may_go = self.check_offsets(std::slice::from_ref(&change)).map_err(GroupError::from).and_then(|()| {
-                cell.state.lock().group.check_commit(&Committer::Cleaner, std::slice::from_ref(&change))
-            });
-            if may_go.is_ok() {
-                changes.push(change);
+        let act = async {
+            let cell = self.restored().await?.find(name)?;
+            let mut changes = Vec::new();
+            let mut deleted = Vec::new();
+            for partition in partitions {
+                let change = Change { partition: partition.clone(), committed: None };
+                let may_go =
+                    self.check_offsets(std::slice::from_ref(&change)).map_err(GroupError::from).and_then(|()| {
+                        cell.state.lock().group.check_commit(&Committer::Cleaner, std::slice::from_ref(&change))
+                    });
+                if may_go.is_ok() {
+                    changes.push(change);
+                }
+                deleted.push((partition, may_go));
             }
-            deleted.push((partition, may_go));
-        }
-        self.commit(name, &Committer::Cleaner, changes).await?;
-        Ok(deleted)
+            self.commit(name, &Committer::Cleaner, changes).await?;
+            Ok(deleted)
+        };
+        self.core.audited("delete offsets of group", name.as_str(), act).await
     }
 }

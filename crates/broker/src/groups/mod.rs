@@ -581,54 +581,60 @@ impl Groups {
         to: &ResetTo,
         is_dry_run: bool,
     ) -> Outcome<Vec<(PartitionId, Option<Offset>)>> {
-        let coordinator = self.restored().await?;
-        if let Some(cell) = coordinator.find_existing(name)? {
-            cell.state.lock().group.check_empty("its offsets can be set")?;
-        } else if *to == ResetTo::Forget {
-            return Err(no_such_group(name));
-        }
-        let found = self.core.topic(topic)?;
-        let all: Vec<PartitionId> = found.partitions().iter().map(|cell| cell.id).collect();
-        let partitions = if partitions.is_empty() { &all } else { partitions };
-        let mut reset = Vec::new();
-        for partition in partitions {
-            let cell = found.partition(*partition)?;
-            let extent = cell.extent();
-            let offset = match to {
-                ResetTo::Forget => None,
-                ResetTo::Start(Start::Live) => Some(extent.end),
-                ResetTo::Start(Start::Earliest) => Some(extent.start),
-                ResetTo::Start(Start::Offset(offset)) => Some((*offset).clamp(extent.start, extent.end)),
-                ResetTo::Start(Start::Time(timestamp_ms)) => Some(cell.offset_for_time(*timestamp_ms)?),
-                ResetTo::Start(Start::Offsets(offsets)) => {
-                    let Some((_, offset)) = offsets.iter().find(|(id, _)| id == partition) else {
-                        continue;
-                    };
-                    Some((*offset).clamp(extent.start, extent.end))
-                }
-            };
-            reset.push((*partition, offset));
-        }
-        if !is_dry_run {
-            let changes = reset.iter().map(|(partition, offset)| Change {
-                partition: TopicPartition { topic: found.name.clone(), partition: *partition },
-                committed: offset.map(|offset| Committed {
-                    offset,
-                    leader_epoch: NO_LEADER_EPOCH,
-                    metadata: "".into(),
-                    committed_ms: NOT_YET,
-                }),
-            });
-            self.commit(name, &Committer::Outsider, changes.collect()).await?;
-        }
-        Ok(reset)
+        let act = async {
+            let coordinator = self.restored().await?;
+            if let Some(cell) = coordinator.find_existing(name)? {
+                cell.state.lock().group.check_empty("its offsets can be set")?;
+            } else if *to == ResetTo::Forget {
+                return Err(no_such_group(name));
+            }
+            let found = self.core.topic(topic)?;
+            let all: Vec<PartitionId> = found.partitions().iter().map(|cell| cell.id).collect();
+            let partitions = if partitions.is_empty() { &all } else { partitions };
+            let mut reset = Vec::new();
+            for partition in partitions {
+                let cell = found.partition(*partition)?;
+                let extent = cell.extent();
+                let offset = match to {
+                    ResetTo::Forget => None,
+                    ResetTo::Start(Start::Live) => Some(extent.end),
+                    ResetTo::Start(Start::Earliest) => Some(extent.start),
+                    ResetTo::Start(Start::Offset(offset)) => Some((*offset).clamp(extent.start, extent.end)),
+                    ResetTo::Start(Start::Time(timestamp_ms)) => Some(cell.offset_for_time(*timestamp_ms)?),
+                    ResetTo::Start(Start::Offsets(offsets)) => {
+                        let Some((_, offset)) = offsets.iter().find(|(id, _)| id == partition) else {
+                            continue;
+                        };
+                        Some((*offset).clamp(extent.start, extent.end))
+                    }
+                };
+                reset.push((*partition, offset));
+            }
+            if !is_dry_run {
+                let changes = reset.iter().map(|(partition, offset)| Change {
+                    partition: TopicPartition { topic: found.name.clone(), partition: *partition },
+                    committed: offset.map(|offset| Committed {
+                        offset,
+                        leader_epoch: NO_LEADER_EPOCH,
+                        metadata: "".into(),
+                        committed_ms: NOT_YET,
+                    }),
+                });
+                self.commit(name, &Committer::Outsider, changes.collect()).await?;
+            }
+            Ok(reset)
+        };
+        if is_dry_run { act.await } else { self.core.audited("reset offsets of group", name.as_str(), act).await }
     }
 
     /// Deletes a group that has no members, with its offsets.
     pub async fn delete(&self, name: &GroupName) -> Outcome {
-        let coordinator = self.restored().await?;
-        let cell = coordinator.find(name)?;
-        self.remove(&cell, |group| group.check_empty("it can be deleted")).await
+        let act = async {
+            let coordinator = self.restored().await?;
+            let cell = coordinator.find(name)?;
+            self.remove(&cell, |group| group.check_empty("it can be deleted")).await
+        };
+        self.core.audited("delete group", name.as_str(), act).await
     }
 
     /// Deletes a group if `may_go` permits it. The deletion is visible to all clients immediately; this completes when

@@ -218,15 +218,18 @@ impl Groups {
     /// Creates a share group, unless it exists. Fails if another kind of group has the name, or if the group has
     /// members.
     pub async fn create_share_group(&self, name: &GroupName, what: &str) -> Outcome {
-        match self.check_share_group_empty(name, what).await {
-            Err(refused) if refused.reason == Reason::NoSuchGroup => {}
-            checked => return checked,
-        }
-        let coordinator = self.restored().await?;
-        if coordinator.groups.read().contains_key(name) {
-            return Err(GroupError::new(Reason::NoSuchGroup, format!("group '{name}' is not a share group")));
-        }
-        Ok(self.documents.put(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?)
+        let act = async {
+            match self.check_share_group_empty(name, what).await {
+                Err(refused) if refused.reason == Reason::NoSuchGroup => {}
+                checked => return checked,
+            }
+            let coordinator = self.restored().await?;
+            if coordinator.groups.read().contains_key(name) {
+                return Err(GroupError::new(Reason::NoSuchGroup, format!("group '{name}' is not a share group")));
+            }
+            Ok(self.documents.put(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?)
+        };
+        self.core.audited("create group", name.as_str(), act).await
     }
 
     /// Moves a share group without members to other offsets in partitions of a topic. Returns the outcome for each
@@ -237,29 +240,38 @@ impl Groups {
         topic: &TopicName,
         offsets: &[(PartitionId, Offset)],
     ) -> Outcome<Vec<Result<()>>> {
-        self.check_share_group_empty(name, "its offsets can be set").await?;
-        let queue = self.share_queue(name, topic, ShareStart::Live).await?;
-        let mut outcomes = Vec::with_capacity(offsets.len());
-        for (partition, offset) in offsets {
-            let from = AcquireFrom { queue: queue.clone(), partition: *partition };
-            outcomes.push(self.queues.seek_partition(&from, *offset).await);
-        }
-        Ok(outcomes)
+        let act = async {
+            self.check_share_group_empty(name, "its offsets can be set").await?;
+            let queue = self.share_queue(name, topic, ShareStart::Live).await?;
+            let mut outcomes = Vec::with_capacity(offsets.len());
+            for (partition, offset) in offsets {
+                let from = AcquireFrom { queue: queue.clone(), partition: *partition };
+                outcomes.push(self.queues.seek_partition(&from, *offset).await);
+            }
+            Ok(outcomes)
+        };
+        self.core.audited("reset offsets of group", name.as_str(), act).await
     }
 
     /// Deletes the position of a share group without members in a topic.
     pub async fn forget_share_topic(&self, name: &GroupName, topic: &TopicName) -> Outcome {
-        self.check_share_group_empty(name, "its offsets can be deleted").await?;
-        Ok(self.queues.delete_any(QueueName::of_share(name, topic).as_str()).await?)
+        let act = async {
+            self.check_share_group_empty(name, "its offsets can be deleted").await?;
+            Ok(self.queues.delete_any(QueueName::of_share(name, topic).as_str()).await?)
+        };
+        self.core.audited("delete offsets of group", name.as_str(), act).await
     }
 
     /// Deletes a share group that has no members, with its unacknowledged messages.
     pub async fn delete_share_group(&self, name: &GroupName) -> Outcome {
-        self.check_share_group_empty(name, "it can be deleted").await?;
-        for topic in self.share_topics(name).await? {
-            self.queues.delete_any(QueueName::of_share(name, &topic).as_str()).await?;
-        }
-        Ok(self.documents.put(SHARE_GROUP, name.as_str(), None).await?)
+        let act = async {
+            self.check_share_group_empty(name, "it can be deleted").await?;
+            for topic in self.share_topics(name).await? {
+                self.queues.delete_any(QueueName::of_share(name, &topic).as_str()).await?;
+            }
+            Ok(self.documents.put(SHARE_GROUP, name.as_str(), None).await?)
+        };
+        self.core.audited("delete group", name.as_str(), act).await
     }
 
     /// Checks that the share group exists and has no members.

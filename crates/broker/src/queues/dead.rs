@@ -166,57 +166,60 @@ impl Queues {
 
     /// Starts a move of the messages of a queue to another queue, or each to the queue that it came from.
     pub async fn start_redrive(self: &Arc<Self>, from: &str, to: Option<&str>, rate: Option<u32>) -> Result<RedriveId> {
-        let counts = self.counts(from).await?;
-        if let Some(to) = to {
-            self.get(to).await?;
-        }
-        let redrives = &self.redrives;
-        let running = {
-            let mut all = redrives.all.lock();
-            let of = |running: &Arc<Running>| running.shown.lock().state == RedriveState::Running;
-            if all.iter().any(|running| running.shown.lock().from == from && of(running)) {
-                return Err(Error::new(
-                    ErrorKind::AlreadyExists,
-                    format!("messages of {from} are already being moved"),
-                ));
+        let act = async {
+            let counts = self.counts(from).await?;
+            if let Some(to) = to {
+                self.get(to).await?;
             }
-            if all.iter().filter(|running| of(running)).count() >= REDRIVES_RUNNING_MAX {
-                return Err(Error::busy(format!(
-                    "messages of {REDRIVES_RUNNING_MAX} queues are being moved, which is the limit: wait until one \
-                     move is finished"
-                )));
-            }
-            while all.len() >= REDRIVES_MAX {
-                all.pop_front();
-            }
-            let shown = Redrive {
-                id: redrives.ids.fetch_add(1, Ordering::Relaxed) + (self.core.instance() & 0xffff_ffff_0000),
-                from: from.to_owned(),
-                to: to.map(str::to_owned),
-                rate,
-                started_ms: self.core.now_ms(),
-                state: RedriveState::Running,
-                moved: 0,
-                to_move: counts.visible,
-                failure: None,
+            let redrives = &self.redrives;
+            let running = {
+                let mut all = redrives.all.lock();
+                let of = |running: &Arc<Running>| running.shown.lock().state == RedriveState::Running;
+                if all.iter().any(|running| running.shown.lock().from == from && of(running)) {
+                    return Err(Error::new(
+                        ErrorKind::AlreadyExists,
+                        format!("messages of {from} are already being moved"),
+                    ));
+                }
+                if all.iter().filter(|running| of(running)).count() >= REDRIVES_RUNNING_MAX {
+                    return Err(Error::busy(format!(
+                        "messages of {REDRIVES_RUNNING_MAX} queues are being moved, which is the limit: wait until one \
+                         move is finished"
+                    )));
+                }
+                while all.len() >= REDRIVES_MAX {
+                    all.pop_front();
+                }
+                let shown = Redrive {
+                    id: redrives.ids.fetch_add(1, Ordering::Relaxed) + (self.core.instance() & 0xffff_ffff_0000),
+                    from: from.to_owned(),
+                    to: to.map(str::to_owned),
+                    rate,
+                    started_ms: self.core.now_ms(),
+                    state: RedriveState::Running,
+                    moved: 0,
+                    to_move: counts.visible,
+                    failure: None,
+                };
+                let running = Arc::new(Running { shown: Mutex::new(shown), is_cancelled: AtomicBool::new(false) });
+                all.push_back(running.clone());
+                running
             };
-            let running = Arc::new(Running { shown: Mutex::new(shown), is_cancelled: AtomicBool::new(false) });
-            all.push_back(running.clone());
-            running
+            let id = running.shown.lock().id;
+            let queues = self.clone();
+            tokio::spawn(async move {
+                let outcome = queues.redrive(&running).await;
+                let mut shown = running.shown.lock();
+                shown.state = match &outcome {
+                    Ok(()) if running.is_cancelled.load(Ordering::Relaxed) => RedriveState::Cancelled,
+                    Ok(()) => RedriveState::Completed,
+                    Err(_) => RedriveState::Failed,
+                };
+                shown.failure = outcome.err().map(|error| error.message);
+            });
+            Ok(id)
         };
-        let id = running.shown.lock().id;
-        let queues = self.clone();
-        tokio::spawn(async move {
-            let outcome = queues.redrive(&running).await;
-            let mut shown = running.shown.lock();
-            shown.state = match &outcome {
-                Ok(()) if running.is_cancelled.load(Ordering::Relaxed) => RedriveState::Cancelled,
-                Ok(()) => RedriveState::Completed,
-                Err(_) => RedriveState::Failed,
-            };
-            shown.failure = outcome.err().map(|error| error.message);
-        });
-        Ok(id)
+        self.core.audited("start redrive", from, act).await
     }
 
     async fn redrive(self: &Arc<Self>, running: &Running) -> Result<()> {
@@ -266,6 +269,13 @@ impl Queues {
 
     /// Cancels a move. Returns its state, with the number of messages moved so far.
     pub fn cancel_redrive(&self, id: RedriveId) -> Result<Redrive> {
+        let cancelled = self.stop_redrive(id);
+        let from = cancelled.as_ref().map_or("", |redrive| &redrive.from);
+        self.core.record_act("cancel redrive", from, cancelled.as_ref().err());
+        cancelled
+    }
+
+    fn stop_redrive(&self, id: RedriveId) -> Result<Redrive> {
         let all = self.redrives.all.lock();
         let found = all.iter().find(|running| running.shown.lock().id == id);
         let running = found.ok_or_else(|| Error::not_found("there is no such move of messages"))?;

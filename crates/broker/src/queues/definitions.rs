@@ -65,7 +65,9 @@ impl NewQueue {
 impl Queues {
     /// Creates a queue. Succeeds if it already exists with the same settings. The queue is durable when this returns.
     pub async fn create(&self, new: NewQueue) -> Result<Arc<QueueDefinition>> {
-        self.make(new).await.map(|(definition, _)| definition)
+        let name = new.name.clone();
+        let act = async { self.make(new).await.map(|(definition, _)| definition) };
+        self.core.audited("create queue", name.as_str(), act).await
     }
 
     /// Creates a queue as [`create_queue`](Self::create_queue) does. The second value is `true` if the queue is new: it
@@ -171,64 +173,70 @@ impl Queues {
         name: &str,
         change: impl FnOnce(&mut QueueDefinition) -> Result<()>,
     ) -> Result<Arc<QueueDefinition>> {
-        check_users(name)?;
-        let _control = self.hold().await?;
-        let found = self.by_name.read().get(name).cloned();
-        let cell = found.ok_or_else(|| self.no_such_queue(name))?;
-        let before = cell.definition();
-        let mut definition = (*before).clone();
-        change(&mut definition)?;
-        definition.settings.validate()?;
-        self.check_notes(&definition.notes, &before.notes)?;
-        let fixed = |definition: &QueueDefinition| {
-            (definition.id, definition.name.clone(), definition.topic.clone(), definition.owns_topic)
-        };
-        if fixed(&definition) != fixed(&before) {
-            return Err(Error::invalid("the name and the topic of a queue cannot be changed"));
-        }
-        if definition.settings.order != before.settings.order {
-            return Err(Error::invalid("the order of a queue cannot be changed"));
-        }
-        if definition.settings.filter != before.settings.filter {
-            return Err(Error::invalid("the filter of a queue cannot be changed"));
-        }
-        definition.altered_ms = self.core.now_ms();
-        if let Ok(topic) = self.core.topic(definition.topic.as_str()) {
-            check_dedup(&definition, topic.settings.partitions)?;
-        }
-        let kept = |settings| {
-            let TopicSettings { retention_ms, retention_bytes, .. } = own_topic(settings, Storage::Auto);
-            (retention_ms, retention_bytes)
-        };
-        if before.owns_topic && kept(&before.settings) != kept(&definition.settings) {
-            let (retention_ms, retention_bytes) = kept(&definition.settings);
-            let retention_ms = Some(retention_ms);
-            let retention_bytes = Some(retention_bytes);
-            let change = SettingsChange { retention_ms, retention_bytes, ..SettingsChange::default() };
-            self.core.alter(definition.topic.as_str(), change)?.1.wait().await?;
-        }
-        let saved = self.save_definition(&definition)?;
-        if let Ok(topic) = self.core.topic(definition.topic.as_str())
-            && topic.id == cell.topic_id
-        {
-            for partition in topic.partitions() {
-                partition.with_view(cell.id, |view, _| view.alter(definition.settings.clone()))?;
-                self.look_through(&cell, partition).await?;
+        let act = async {
+            check_users(name)?;
+            let _control = self.hold().await?;
+            let found = self.by_name.read().get(name).cloned();
+            let cell = found.ok_or_else(|| self.no_such_queue(name))?;
+            let before = cell.definition();
+            let mut definition = (*before).clone();
+            change(&mut definition)?;
+            definition.settings.validate()?;
+            self.check_notes(&definition.notes, &before.notes)?;
+            let fixed = |definition: &QueueDefinition| {
+                (definition.id, definition.name.clone(), definition.topic.clone(), definition.owns_topic)
+            };
+            if fixed(&definition) != fixed(&before) {
+                return Err(Error::invalid("the name and the topic of a queue cannot be changed"));
             }
-        }
-        let definition = Arc::new(definition);
-        *cell.definition.write() = definition.clone();
-        self.near.forget(name);
-        cell.wake();
-        saved.wait().await?;
-        Ok(definition)
+            if definition.settings.order != before.settings.order {
+                return Err(Error::invalid("the order of a queue cannot be changed"));
+            }
+            if definition.settings.filter != before.settings.filter {
+                return Err(Error::invalid("the filter of a queue cannot be changed"));
+            }
+            definition.altered_ms = self.core.now_ms();
+            if let Ok(topic) = self.core.topic(definition.topic.as_str()) {
+                check_dedup(&definition, topic.settings.partitions)?;
+            }
+            let kept = |settings| {
+                let TopicSettings { retention_ms, retention_bytes, .. } = own_topic(settings, Storage::Auto);
+                (retention_ms, retention_bytes)
+            };
+            if before.owns_topic && kept(&before.settings) != kept(&definition.settings) {
+                let (retention_ms, retention_bytes) = kept(&definition.settings);
+                let retention_ms = Some(retention_ms);
+                let retention_bytes = Some(retention_bytes);
+                let change = SettingsChange { retention_ms, retention_bytes, ..SettingsChange::default() };
+                self.core.alter(definition.topic.as_str(), change)?.1.wait().await?;
+            }
+            let saved = self.save_definition(&definition)?;
+            if let Ok(topic) = self.core.topic(definition.topic.as_str())
+                && topic.id == cell.topic_id
+            {
+                for partition in topic.partitions() {
+                    partition.with_view(cell.id, |view, _| view.alter(definition.settings.clone()))?;
+                    self.look_through(&cell, partition).await?;
+                }
+            }
+            let definition = Arc::new(definition);
+            *cell.definition.write() = definition.clone();
+            self.near.forget(name);
+            cell.wake();
+            saved.wait().await?;
+            Ok(definition)
+        };
+        self.core.audited("alter queue", name, act).await
     }
 
     /// Deletes a queue, and its topic with all messages if the queue owns it. The deletion is durable when this
     /// returns.
     pub async fn delete(&self, name: &str) -> Result<()> {
-        check_users(name)?;
-        self.delete_any(name).await
+        let act = async {
+            check_users(name)?;
+            self.delete_any(name).await
+        };
+        self.core.audited("delete queue", name, act).await
     }
 
     pub(crate) async fn delete_any(&self, name: &str) -> Result<()> {

@@ -155,35 +155,41 @@ impl Queues {
     /// Discards all messages of a queue, including leased ones. They may be sent again: earlier deduplication ids are
     /// no longer valid. Returns the number of messages. The purge is durable when this returns.
     pub async fn purge(&self, queue: &str) -> Result<u64> {
-        let counts = self.counts(queue).await?;
-        let (cell, topic) = self.cell(queue).await?;
-        let mut saved = Vec::new();
-        for partition in topic.partitions() {
-            let (to, one) = self.change_view(partition, cell.id, |view, log| {
-                let to = log.extent().end;
-                view.purge(to);
-                to
-            })?;
-            saved.extend(one);
-            if cell.definition().settings.dedup != DedupRule::Off {
-                partition.forget_sent(to);
+        let act = async {
+            let counts = self.counts(queue).await?;
+            let (cell, topic) = self.cell(queue).await?;
+            let mut saved = Vec::new();
+            for partition in topic.partitions() {
+                let (to, one) = self.change_view(partition, cell.id, |view, log| {
+                    let to = log.extent().end;
+                    view.purge(to);
+                    to
+                })?;
+                saved.extend(one);
+                if cell.definition().settings.dedup != DedupRule::Off {
+                    partition.forget_sent(to);
+                }
+                cell.wake_for_change();
+                self.look_through(&cell, partition).await?;
+                self.drop_consumed(&topic, partition, []);
+            }
+            for one in saved {
+                one.wait().await?;
             }
             cell.wake_for_change();
-            self.look_through(&cell, partition).await?;
-            self.drop_consumed(&topic, partition, []);
-        }
-        for one in saved {
-            one.wait().await?;
-        }
-        cell.wake_for_change();
-        Ok(counts.visible + counts.in_flight + counts.delayed)
+            Ok(counts.visible + counts.in_flight + counts.delayed)
+        };
+        self.core.audited("purge queue", queue, act).await
     }
 
     /// Moves a queue to another position: messages before it are finished, messages after it are as if they had never
     /// been delivered.
     pub async fn seek(&self, queue: &str, to: SeekTo) -> Result<()> {
-        check_users(queue)?;
-        self.seek_any(queue, to).await
+        let act = async {
+            check_users(queue)?;
+            self.seek_any(queue, to).await
+        };
+        self.core.audited("seek queue", queue, act).await
     }
 
     pub(crate) async fn seek_any(&self, queue: &str, to: SeekTo) -> Result<()> {

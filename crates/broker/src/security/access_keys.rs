@@ -7,6 +7,7 @@ use engine::{Error, ErrorKind, Result};
 
 use super::identity::Proof;
 use super::{Identity, Security};
+use crate::logins::LoginSource;
 
 /// An access key with its secret, to verify a signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,12 +30,13 @@ impl Security {
         Ok(Some(SigningKey { id, user: key.user, account: key.account, secret, expires_ms: key.expires_ms }))
     }
 
-    /// Returns the identity of a client at this address that has signed with an access key.
-    pub fn identity_of_key(self: &Arc<Self>, key: SigningKey, host: &str) -> Identity {
+    /// Returns the identity of a client that has signed with an access key.
+    pub fn identity_of_key(self: &Arc<Self>, key: SigningKey, source: LoginSource) -> Identity {
+        self.record_login(source, key.user.as_str(), None);
         if let Some(expires_ms) = key.expires_ms {
             self.outdate_at(expires_ms);
         }
-        Identity::with_proof(key.user, [], host, Proof::AccessKey(key.id))
+        Identity::with_proof(key.user, [], &source.host(), Proof::AccessKey(key.id))
     }
 
     /// Returns all access keys in the order of their names.
@@ -52,27 +54,31 @@ impl Security {
         account: Option<Account>,
         expires_ms: Option<u64>,
     ) -> Result<()> {
-        self.open().await?;
-        let created_ms = self.core.now_ms();
-        let security = self.clone();
-        let name = id.clone();
-        let sealing = tokio::task::spawn_blocking(move || security.seal_new(&name, &secret));
-        let sealed = sealing.await.unwrap_or_else(|error| {
-            Err(Error::new(ErrorKind::Internal, format!("a secret could not be sealed: {error}")))
-        })?;
-        let key = AccessKey { user, account, created_ms, expires_ms, sealed };
-        if key.is_expired(created_ms) {
-            return Err(Error::invalid("the access key would have expired already"));
-        }
-        self.change(|tables, _| {
-            if tables.access_keys.get(id.as_str()).is_some() {
-                let message = format!("there is an access key {id}: delete it first, or choose another name");
-                return Err(Error::new(ErrorKind::AlreadyExists, message));
+        let name = format!("{id} of {user}");
+        let act = async {
+            self.open().await?;
+            let created_ms = self.core.now_ms();
+            let security = self.clone();
+            let name = id.clone();
+            let sealing = tokio::task::spawn_blocking(move || security.seal_new(&name, &secret));
+            let sealed = sealing.await.unwrap_or_else(|error| {
+                Err(Error::new(ErrorKind::Internal, format!("a secret could not be sealed: {error}")))
+            })?;
+            let key = AccessKey { user, account, created_ms, expires_ms, sealed };
+            if key.is_expired(created_ms) {
+                return Err(Error::invalid("the access key would have expired already"));
             }
-            tables.access_keys.check_room()?;
-            Ok((vec![SecurityRecord::AccessKey { id, key: Some(key) }], ()))
-        })
-        .await
+            self.change(|tables, _| {
+                if tables.access_keys.get(id.as_str()).is_some() {
+                    let message = format!("there is an access key {id}: delete it first, or choose another name");
+                    return Err(Error::new(ErrorKind::AlreadyExists, message));
+                }
+                tables.access_keys.check_room()?;
+                Ok((vec![SecurityRecord::AccessKey { id, key: Some(key) }], ()))
+            })
+            .await
+        };
+        self.core.audited("create access key", &name, act).await
     }
 
     /// Seals a secret, with a new key if the data directory has none.
@@ -95,12 +101,16 @@ impl Security {
 
     /// Deletes an access key. The next request that is signed with it is refused, and those that wait end.
     pub async fn delete_access_key(self: &Arc<Self>, id: AccessKeyId) -> Result<()> {
-        self.change(|tables, _| {
-            if tables.access_keys.get(id.as_str()).is_none() {
-                return Err(Error::not_found(format!("there is no access key {id}; see thalweg key list")));
-            }
-            Ok((vec![SecurityRecord::AccessKey { id, key: None }], ()))
-        })
-        .await
+        let name = id.clone();
+        let act = async {
+            self.change(|tables, _| {
+                if tables.access_keys.get(id.as_str()).is_none() {
+                    return Err(Error::not_found(format!("there is no access key {id}; see thalweg key list")));
+                }
+                Ok((vec![SecurityRecord::AccessKey { id, key: None }], ()))
+            })
+            .await
+        };
+        self.core.audited("delete access key", name.as_str(), act).await
     }
 }

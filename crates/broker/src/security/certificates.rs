@@ -32,8 +32,10 @@ impl Security {
             if self.may_log_refusal() {
                 let door = source.door;
                 tracing::info!(%door, address = %source, subject, %error, "refused a client's certificate");
+                self.record_login(source, subject, Some(error));
             }
         })?;
+        self.record_login(source, user.as_str(), None);
         self.outdate_at(*expires_ms);
         let proof = Proof::Certificate(Arc::new(certificate), self.certificates.clone());
         Ok(Identity::with_proof(user, [], &source.host(), proof))

@@ -31,6 +31,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
+use crate::acting::Acting;
 use crate::commit::Commit;
 use crate::core::Core;
 use crate::logins::{LoginSource, Logins};
@@ -56,6 +57,8 @@ const ADMIN_TOKEN_BYTES: usize = 32;
 const ADMIN_MECHANISM: Mechanism = Mechanism::Sha256;
 const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 18;
+/// Maximum names that a record of the audit lists.
+const LISTED_MAX: usize = 5;
 
 /// Description of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,6 +186,16 @@ impl Security {
     }
 }
 
+/// Returns the first of these names, and the number of all others.
+fn listed(names: impl ExactSizeIterator<Item = String>) -> String {
+    let others = names.len().saturating_sub(LISTED_MAX);
+    let mut list = names.take(LISTED_MAX).collect::<Vec<_>>().join(", ");
+    if others > 0 {
+        list.push_str(&format!(", and {others} others"));
+    }
+    list
+}
+
 /// Returns the records that delete the tokens and access keys of users.
 fn without_password(tables: &Tables, is_gone: impl Fn(&UserName) -> bool) -> Vec<SecurityRecord> {
     let Tables { tokens, access_keys, .. } = tables;
@@ -302,10 +315,26 @@ impl Security {
     /// response: longer each time for an address and for a name.
     pub async fn end_login<T>(&self, source: LoginSource, name: &str, outcome: Result<T>) -> Result<T> {
         let security = self;
-        if let Err(error) = &outcome {
-            security.logins.refused(source, name, error).await;
+        match &outcome {
+            Ok(_) => security.record_login(source, name, None),
+            Err(error) => {
+                let (is_logged, pause) = security.logins.refuse(source, name, error);
+                if is_logged {
+                    security.record_login(source, name, Some(error));
+                }
+                tokio::time::sleep(pause).await;
+            }
         }
         security.count(outcome)
+    }
+
+    /// Records a login, unless the same client has logged in lately at a door where each request is a login.
+    pub fn record_login(&self, source: LoginSource, name: &str, error: Option<&Error>) {
+        if error.is_none() && !self.logins.is_news(source, name) {
+            return;
+        }
+        let user = UserName::parse(name).unwrap_or_else(|_invalid| UserName::anonymous());
+        self.core.record_login(Acting { door: source.door, address: source.address, user }, error);
     }
 
     /// Returns the exchange and the response to the first message of SCRAM.
@@ -442,7 +471,9 @@ impl Security {
         if self.may_log_refusal() {
             tracing::info!(host = identity.host(), "denied a request: {message}");
         }
-        Error::new(ErrorKind::Denied, message)
+        let error = Error::new(ErrorKind::Denied, message);
+        self.core.record_refusal(&what.to_string(), &error);
+        error
     }
 
     /// Returns all users, ordered by name.
@@ -462,63 +493,77 @@ impl Security {
     /// Sets credentials of users and replaces those that they have for the same mechanisms. The change is atomic, and
     /// durable when this completes.
     pub async fn put_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Credential)>) -> Result<()> {
-        self.change(|tables, security| {
-            for (user, _) in &credentials {
-                security.check_changeable(user)?;
-                tables.users.check_room(user)?;
-            }
-            let record = |(user, credential): (UserName, Credential)| SecurityRecord::Credential {
-                user,
-                mechanism: credential.mechanism(),
-                credential: Some(credential),
-            };
-            Ok((credentials.into_iter().map(record).collect(), ()))
-        })
-        .await
+        let users =
+            listed(credentials.iter().map(|(user, credential)| format!("{user} {}", credential.mechanism().name())));
+        let act = async {
+            self.change(|tables, security| {
+                for (user, _) in &credentials {
+                    security.check_changeable(user)?;
+                    tables.users.check_room(user)?;
+                }
+                let record = |(user, credential): (UserName, Credential)| SecurityRecord::Credential {
+                    user,
+                    mechanism: credential.mechanism(),
+                    credential: Some(credential),
+                };
+                Ok((credentials.into_iter().map(record).collect(), ()))
+            })
+            .await
+        };
+        self.core.audited("set password", &users, act).await
     }
 
     /// Deletes a user with all passwords, tokens and access keys. Entries and roles of that name stay.
     pub async fn delete_user(self: &Arc<Self>, user: UserName) -> Result<()> {
-        self.change(|tables, security| {
-            security.check_changeable(&user)?;
-            let mechanisms = tables.users.get(user.as_str()).into_iter().flat_map(BTreeMap::keys);
-            let passwords = mechanisms.map(|mechanism| SecurityRecord::Credential {
-                user: user.clone(),
-                mechanism: *mechanism,
-                credential: None,
-            });
-            let gone: Vec<SecurityRecord> = passwords.chain(without_password(tables, |owner| *owner == user)).collect();
-            if gone.is_empty() {
-                return Err(Error::not_found(format!(
-                    "there is no user '{user}' with a password, a token or an access key"
-                )));
-            }
-            Ok((gone, ()))
-        })
-        .await
+        let name = user.clone();
+        let act = async {
+            self.change(|tables, security| {
+                security.check_changeable(&user)?;
+                let mechanisms = tables.users.get(user.as_str()).into_iter().flat_map(BTreeMap::keys);
+                let passwords = mechanisms.map(|mechanism| SecurityRecord::Credential {
+                    user: user.clone(),
+                    mechanism: *mechanism,
+                    credential: None,
+                });
+                let gone: Vec<SecurityRecord> =
+                    passwords.chain(without_password(tables, |owner| *owner == user)).collect();
+                if gone.is_empty() {
+                    return Err(Error::not_found(format!(
+                        "there is no user '{user}' with a password, a token or an access key"
+                    )));
+                }
+                Ok((gone, ()))
+            })
+            .await
+        };
+        self.core.audited("delete user", name.as_str(), act).await
     }
 
     /// Deletes credentials of users; a user without any is deleted, with the tokens and access keys of that user.
     /// Connected clients are disconnected at their next request: see [`is_valid`](Self::is_valid).
     pub async fn delete_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Mechanism)>) -> Result<()> {
-        let credentials: BTreeSet<(UserName, Mechanism)> = credentials.into_iter().collect();
-        self.change(|tables, security| {
-            for (user, mechanism) in &credentials {
-                security.check_changeable(user)?;
-                if tables.users.get(user.as_str()).is_none_or(|user| !user.contains_key(mechanism)) {
-                    return Err(Error::not_found(format!("user {user} has no password for {}", mechanism.name())));
+        let users = listed(credentials.iter().map(|(user, mechanism)| format!("{user} {}", mechanism.name())));
+        let act = async {
+            let credentials: BTreeSet<(UserName, Mechanism)> = credentials.into_iter().collect();
+            self.change(|tables, security| {
+                for (user, mechanism) in &credentials {
+                    security.check_changeable(user)?;
+                    if tables.users.get(user.as_str()).is_none_or(|user| !user.contains_key(mechanism)) {
+                        return Err(Error::not_found(format!("user {user} has no password for {}", mechanism.name())));
+                    }
                 }
-            }
-            let mut left: BTreeMap<&UserName, usize> = BTreeMap::new();
-            for (user, _) in &credentials {
-                let has = || tables.users.get(user.as_str()).map_or(0, BTreeMap::len);
-                *left.entry(user).or_insert_with(has) -= 1;
-            }
-            let others = without_password(tables, |owner| left.get(owner) == Some(&0));
-            let gone = |(user, mechanism)| SecurityRecord::Credential { user, mechanism, credential: None };
-            Ok((credentials.into_iter().map(gone).chain(others).collect(), ()))
-        })
-        .await
+                let mut left: BTreeMap<&UserName, usize> = BTreeMap::new();
+                for (user, _) in &credentials {
+                    let has = || tables.users.get(user.as_str()).map_or(0, BTreeMap::len);
+                    *left.entry(user).or_insert_with(has) -= 1;
+                }
+                let others = without_password(tables, |owner| left.get(owner) == Some(&0));
+                let gone = |(user, mechanism)| SecurityRecord::Credential { user, mechanism, credential: None };
+                Ok((credentials.into_iter().map(gone).chain(others).collect(), ()))
+            })
+            .await
+        };
+        self.core.audited("delete password", &users, act).await
     }
 
     /// Returns the access control entries that match a filter.
@@ -529,13 +574,17 @@ impl Security {
 
     /// Adds access control entries. Entries that exist already are ignored.
     pub async fn create_acls(self: &Arc<Self>, acls: Vec<Acl>) -> Result<()> {
-        self.change(|tables, _| {
-            acls.iter().try_for_each(Acl::validate)?;
-            let fresh: BTreeSet<Acl> = acls.into_iter().filter(|acl| !tables.acls.contains(acl)).collect();
-            tables.acls.check_room(&fresh)?;
-            Ok((fresh.into_iter().map(|acl| SecurityRecord::Acl { acl, is_present: true }).collect(), ()))
-        })
-        .await
+        let entries = listed(acls.iter().map(Acl::to_string));
+        let act = async {
+            self.change(|tables, _| {
+                acls.iter().try_for_each(Acl::validate)?;
+                let fresh: BTreeSet<Acl> = acls.into_iter().filter(|acl| !tables.acls.contains(acl)).collect();
+                tables.acls.check_room(&fresh)?;
+                Ok((fresh.into_iter().map(|acl| SecurityRecord::Acl { acl, is_present: true }).collect(), ()))
+            })
+            .await
+        };
+        self.core.audited("create acls", &entries, act).await
     }
 
     /// Deletes access control entries: those that match a filter and are of a kind that the client knows. Returns the
@@ -545,13 +594,20 @@ impl Security {
         filters: Vec<AclFilter>,
         is_known: fn(&Acl) -> bool,
     ) -> Result<Vec<Vec<Acl>>> {
-        self.change(|tables, _| {
-            let mut found: Vec<Vec<Acl>> = filters.iter().map(|filter| tables.acls.found(filter)).collect();
-            found.iter_mut().for_each(|acls| acls.retain(is_known));
-            let gone: BTreeSet<Acl> = found.iter().flatten().cloned().collect();
-            Ok((gone.into_iter().map(|acl| SecurityRecord::Acl { acl, is_present: false }).collect(), found))
-        })
-        .await
+        let deleted = self
+            .change(|tables, _| {
+                let mut found: Vec<Vec<Acl>> = filters.iter().map(|filter| tables.acls.found(filter)).collect();
+                found.iter_mut().for_each(|acls| acls.retain(is_known));
+                let gone: BTreeSet<Acl> = found.iter().flatten().cloned().collect();
+                Ok((gone.into_iter().map(|acl| SecurityRecord::Acl { acl, is_present: false }).collect(), found))
+            })
+            .await;
+        let entries = deleted.as_ref().map_or_else(
+            |_| String::new(),
+            |found| listed(found.iter().flatten().map(Acl::to_string).collect::<Vec<_>>().into_iter()),
+        );
+        self.core.record_act("delete acls", &entries, deleted.as_ref().err());
+        deleted
     }
 
     /// Returns the members of all roles that have any: users in the order of their names, each with its roles.
@@ -565,14 +621,19 @@ impl Security {
     /// Gives a user a role, or takes it away. The user does not have to exist, as a client may also log in with a
     /// credential of another issuer.
     pub async fn set_member(self: &Arc<Self>, user: UserName, role: RoleName, is_present: bool) -> Result<()> {
-        self.change(|tables, _| {
-            if tables.members.contains(&user, &role) == is_present {
-                return Ok((Vec::new(), ()));
-            }
-            tables.members.check_room(usize::from(is_present))?;
-            Ok((vec![SecurityRecord::Member { user, role, is_present }], ()))
-        })
-        .await
+        let action = if is_present { "add role" } else { "remove role" };
+        let name = format!("{role} {user}");
+        let act = async {
+            self.change(|tables, _| {
+                if tables.members.contains(&user, &role) == is_present {
+                    return Ok((Vec::new(), ()));
+                }
+                tables.members.check_room(usize::from(is_present))?;
+                Ok((vec![SecurityRecord::Member { user, role, is_present }], ()))
+            })
+            .await
+        };
+        self.core.audited(action, &name, act).await
     }
 
     /// Returns a secret of the broker itself, which no request can read.

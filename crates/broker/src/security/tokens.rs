@@ -84,38 +84,47 @@ impl Security {
     /// Stores a new token, whose time of creation becomes the current one. Expired tokens are deleted if there is no
     /// room.
     pub async fn put_token(self: &Arc<Self>, id: TokenId, token: Token) -> Result<()> {
-        let now_ms = self.core.now_ms();
-        token.validate()?;
-        if token.is_expired(now_ms) {
-            return Err(Error::invalid("the token would have expired already"));
-        }
-        self.change(|tables, _| {
-            if tables.tokens.get(&id).is_some() {
-                return Err(Error::new(ErrorKind::AlreadyExists, format!("there is a token with the id {id}")));
+        let name = format!("{id} of {}", token.user);
+        let act = async {
+            let now_ms = self.core.now_ms();
+            token.validate()?;
+            if token.is_expired(now_ms) {
+                return Err(Error::invalid("the token would have expired already"));
             }
-            let mut records = Vec::new();
-            if let Err(error) = tables.tokens.check_room() {
-                let expired = tables.tokens.iter().filter(|(_, token)| token.is_expired(now_ms));
-                records.extend(expired.map(|(id, _)| SecurityRecord::Token { id: *id, token: None }));
-                if records.is_empty() {
-                    return Err(error);
+            self.change(|tables, _| {
+                if tables.tokens.get(&id).is_some() {
+                    return Err(Error::new(ErrorKind::AlreadyExists, format!("there is a token with the id {id}")));
                 }
-            }
-            records.push(SecurityRecord::Token { id, token: Some(Token { created_ms: now_ms, ..token }) });
-            Ok((records, ()))
-        })
-        .await
+                let mut records = Vec::new();
+                if let Err(error) = tables.tokens.check_room() {
+                    let expired = tables.tokens.iter().filter(|(_, token)| token.is_expired(now_ms));
+                    records.extend(expired.map(|(id, _)| SecurityRecord::Token { id: *id, token: None }));
+                    if records.is_empty() {
+                        return Err(error);
+                    }
+                }
+                records.push(SecurityRecord::Token { id, token: Some(Token { created_ms: now_ms, ..token }) });
+                Ok((records, ()))
+            })
+            .await
+        };
+        self.core.audited("create token", &name, act).await
     }
 
     /// Deletes a token. Clients that have logged in with it may do nothing from then on.
     pub async fn delete_token(self: &Arc<Self>, id: TokenId) -> Result<()> {
-        self.change(|tables, _| {
-            if tables.tokens.get(&id).is_none() {
-                return Err(Error::not_found(format!("there is no token with the id {id}; see thalweg token list")));
-            }
-            Ok((vec![SecurityRecord::Token { id, token: None }], ()))
-        })
-        .await
+        let act = async {
+            self.change(|tables, _| {
+                if tables.tokens.get(&id).is_none() {
+                    return Err(Error::not_found(format!(
+                        "there is no token with the id {id}; see thalweg token list"
+                    )));
+                }
+                Ok((vec![SecurityRecord::Token { id, token: None }], ()))
+            })
+            .await
+        };
+        self.core.audited("delete token", &id.to_string(), act).await
     }
 
     /// Makes all decisions again at this time, in ms since 1970.

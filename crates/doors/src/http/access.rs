@@ -90,6 +90,7 @@ async fn admit(
         ErrorKind::Denied => Failure::with_status(error, StatusCode::UNAUTHORIZED),
         _ => error.into(),
     })?;
+    broker::act_as(identity.user());
     authorize(&http.broker, &identity, needs, params).await?;
     Ok(Arc::new(identity))
 }

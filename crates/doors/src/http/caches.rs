@@ -142,6 +142,7 @@ pub(super) async fn flush(State(http): State<Arc<Http>>, Topic(cache): Topic, ur
     let cache = http.broker.caches.find(&cache)?;
     cache.admit()?;
     let (removed, flushed) = cache.flush();
+    http.broker.record_act("flush cache", cache.name().as_str(), None);
     cache.settled().and(flushed).wait().await?;
     Ok(codec::json(StatusCode::OK, &json!({ "removed": removed })))
 }

@@ -28,7 +28,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use broker::metrics::{Collect, Exposition};
-use broker::{Answers, Broker, Doors, FREE_BYTES, Identity};
+use broker::{Acting, Answers, Broker, Doors, FREE_BYTES, Identity};
 use bytes::Bytes;
 use engine::security::Operation;
 use engine::{Error, ErrorKind};
@@ -612,7 +612,8 @@ async fn open(
         let address = request.extensions().get::<Caller>().map(|caller| caller.address);
         let is_change = !request.method().is_safe();
         let answers = answers.clone();
-        let answered = broker::for_peer(address, router.clone().oneshot(request.map(Body::new)));
+        let client = Acting::anonymous(broker::Door::Http, address);
+        let answered = broker::for_client(client, router.clone().oneshot(request.map(Body::new)));
         answered.map_ok(move |answer| if is_change { charged_change(answer, &answers, address) } else { answer })
     });
     let server = HttpServer::new(runtime, settings.tls.as_deref(), limit, service)?;

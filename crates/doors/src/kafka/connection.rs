@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use broker::{Attempt, Broker, LoginSource, Wakes};
+use broker::{Acting, Attempt, Broker, LoginSource, Wakes};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use net::Outbox;
@@ -85,9 +85,12 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         }
     }
 
-    /// Attributes the work of a turn to this peer.
+    /// Attributes the work of a turn to the client.
     fn turn(&self, session: &Session, begins: bool) {
-        broker::set_peer(session.peer.address.filter(|_| begins).map(|at| at.ip()));
+        broker::act_for(begins.then(|| {
+            let address = session.peer.address.map(|at| at.ip());
+            Acting { door: broker::Door::Kafka, address, user: session.login.identity().user().clone() }
+        }));
     }
 
     fn call(&self, session: &mut Session, call: Call) -> Reply<Answer, Later> {

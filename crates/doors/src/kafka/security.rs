@@ -156,6 +156,7 @@ impl Login {
             }
             Ok(SaslStep::Done(identity, answer)) => {
                 tracing::debug!(user = %identity.user(), address = %source, "logged in");
+                broker::act_as(identity.user());
                 self.identity.replace(identity);
                 self.is_certified.set(false);
                 self.step.replace(Step::Done);

@@ -83,6 +83,7 @@ pub(super) fn answer(
             let cache = recent.cache(broker, cache)?;
             cache.admit()?;
             let (entries, flushed) = cache.flush();
+            broker.record_act("flush cache", cache.name().as_str(), None);
             (CacheResponse::Flushed(entries), cache.settled().and(flushed))
         }
         CacheRequest::Watch { .. } => unreachable!("invariant: a watch waits, and `watch` answers it"),

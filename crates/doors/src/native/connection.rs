@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use broker::{Broker, Direct, Origin, Subscription, SubscriptionHandle, Wakes};
+use broker::{Acting, Broker, Direct, Door, Origin, Subscription, SubscriptionHandle, Wakes};
 use bytes::Bytes;
 use engine::{Delivery, Error, ErrorKind, PartitionId, Result, SourceId, TopicName};
 use futures_util::future::LocalBoxFuture;
@@ -101,9 +101,12 @@ impl Handler<NativeProtocol> for NativeHandler {
         }
     }
 
-    /// Attributes the work of this turn to the address of the peer.
+    /// Attributes the work of this turn to the client.
     fn turn(&self, stream: &Stream, begins: bool) {
-        broker::set_peer(stream.connection.peer.address.filter(|_| begins).map(|at| at.ip()));
+        broker::act_for(begins.then(|| {
+            let address = stream.connection.peer.address.map(|at| at.ip());
+            Acting { door: Door::Native, address, user: stream.connection.login.current().user().clone() }
+        }));
     }
 
     fn call(&self, stream: &mut Stream, request: Result<Request>) -> Reply<Answer, Later> {

@@ -103,6 +103,7 @@ impl Login {
             }
             SaslStep::Done(identity, answer) => {
                 tracing::debug!(user = %identity.user(), address = %source, "logged in");
+                broker::act_as(identity.user());
                 self.identity.replace(identity);
                 self.step.replace(Step::In);
                 (true, answer)

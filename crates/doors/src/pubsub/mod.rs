@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::metrics::{Collect, Exposition};
-use broker::{Broker, Doors, FREE_BYTES};
+use broker::{Acting, Broker, Doors, FREE_BYTES};
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
@@ -213,7 +213,8 @@ async fn open(
     let service = service_fn(move |request: Request<RequestBody>| {
         let door = door.clone();
         let address = request.extensions().get::<Caller>().map(|caller| caller.address);
-        broker::for_peer(address, async move { Ok::<_, Infallible>(serve(door, request).await) })
+        let client = Acting::anonymous(broker::Door::Pubsub, address);
+        broker::for_client(client, async move { Ok::<_, Infallible>(serve(door, request).await) })
     });
     let server = HttpServer::new(runtime, settings.tls.as_deref(), limit, service)?;
     register(&shown, server.stats());
@@ -253,6 +254,7 @@ async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answe
         let identity =
             login::identify(&door.broker, broker::Door::Pubsub, &head.headers, Some(&caller), is_required).await;
         let identity = Arc::new(identity.map_err(unauthenticated)?);
+        broker::act_as(identity.user());
         Ok(Ask { door, address, identity, held: Arc::default(), drain: caller.connection.drain(), deadline })
     };
     let refuse = |failure| if is_grpc { codec::unary(Err(failure)) } else { rest::refuse(&failure) };

@@ -172,6 +172,11 @@ pub(super) enum Named<'a> {
 }
 
 impl Command {
+    /// Returns `true` if the command removes all keys of a database.
+    pub(super) fn flushes(&self) -> bool {
+        matches!(self.keys, Keys::All | Keys::None) && matches!(self.name, "FLUSHDB" | "FLUSHALL")
+    }
+
     /// Adds subcommands, which the first argument selects.
     pub(super) const fn of(self, parts: &'static [(&'static str, i8)]) -> Self {
         Self { parts, ..self }

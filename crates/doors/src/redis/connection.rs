@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::{Answers, Broker, Cache, Caches, Commit, Finished, Identity, LockedCache, Waiting, Wakes};
+use broker::{Acting, Answers, Broker, Cache, Caches, Commit, Finished, Identity, LockedCache, Waiting, Wakes};
 use engine::cache::CacheSettings;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -195,9 +195,12 @@ impl Handler<RedisProtocol> for Door {
         }
     }
 
-    /// Attributes the work of this turn to the address of the peer.
+    /// Attributes the work of this turn to the client.
     fn turn(&self, session: &Session, begins: bool) {
-        broker::set_peer(session.peer.address.filter(|_| begins).map(|at| at.ip()));
+        broker::act_for(begins.then(|| {
+            let address = session.peer.address.map(|at| at.ip());
+            Acting { door: broker::Door::Redis, address, user: session.identity.borrow().user().clone() }
+        }));
     }
 
     fn call(&self, session: &mut Session, request: Request<'_>) -> Reply<Answer, Later> {
@@ -439,6 +442,9 @@ impl Door {
                     }
                     writer.bytes.clear();
                     writer.error(&fail);
+                }
+                Ok(()) if command.flushes() => {
+                    self.broker.record_act("flush cache", &format!("db{number}"), None);
                 }
                 Ok(()) => {}
             }

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use broker::metrics::{Collect, Exposition};
-use broker::{Broker, Doors, Held, LoginSource, SigningKey};
+use broker::{Acting, Broker, Doors, Held, LoginSource, SigningKey};
 use bytes::{Bytes, BytesMut};
 use engine::security::UserName;
 use http_body_util::{BodyExt, Full};
@@ -377,14 +377,18 @@ impl Door {
         let from = caller.address.to_canonical().to_string();
         let is_bound = identity.signer.is_some();
         let of_signer = || match identity.signer {
-            Some(Signer::Stored(key)) => security.identity_of_key(key, &from),
+            Some(Signer::Stored(key)) => security.identity_of_key(key, source),
             Some(Signer::Configured(key, _)) => match UserName::parse(key) {
-                Ok(user) => broker::Identity::new(user, [], &from),
+                Ok(user) => {
+                    security.record_login(source, key, None);
+                    broker::Identity::new(user, [], &from)
+                }
                 Err(_) => broker::Identity::anonymous(&from),
             },
             None => broker::Identity::anonymous(&from),
         };
         let identity = certified.unwrap_or_else(of_signer);
+        broker::act_as(identity.user());
         let address = caller.address;
         Ok(RequestContext { home, is_bound, base, host, trace, drain, address, identity, held: Mutex::default() })
     }
@@ -511,7 +515,8 @@ async fn open(
     let service = service_fn(move |request: Request<RequestBody>| {
         let door = served.clone();
         let address = request.extensions().get::<Caller>().map(|caller| caller.address);
-        broker::for_peer(address, async move { Ok::<_, Infallible>(door.serve(request).await) })
+        let client = Acting::anonymous(broker::Door::Sqs, address);
+        broker::for_client(client, async move { Ok::<_, Infallible>(door.serve(request).await) })
     });
     let server = HttpServer::new(runtime, tls.as_deref(), limit, service)?;
     door.register(server.stats());

@@ -150,6 +150,12 @@ pub struct GroupError {
     pub error: Error,
 }
 
+impl std::borrow::Borrow<Error> for GroupError {
+    fn borrow(&self) -> &Error {
+        &self.error
+    }
+}
+
 impl GroupError {
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         let kind = match reason {

@@ -58,7 +58,22 @@ pub struct Acl {
     pub is_allowed: bool,
 }
 
+/// Writes a sentence such as `User:ann may read topic orders`.
+impl fmt::Display for Acl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pattern, principal, host, operation, is_allowed } = self;
+        let may = if *is_allowed { "may" } else { "may not" };
+        write!(f, "{principal} {may} {} {} {}", operation.name(), pattern.kind.name(), pattern.name)?;
+        if pattern.matching != PatternKind::Literal {
+            write!(f, " ({})", pattern.matching.name())?;
+        }
+        if host == Self::ANY_HOST { Ok(()) } else { write!(f, " from {host}") }
+    }
+}
+
 impl Acl {
+    const ANY_HOST: &str = "*";
+
     pub fn validate(&self) -> Result<()> {
         for (what, name) in [("the name of a resource", &self.pattern.name), ("a host", &self.host)] {
             if name.is_empty() || name.len() > ACL_NAME_BYTES_MAX || name.chars().any(char::is_control) {

@@ -189,6 +189,30 @@ pub enum Key {
     Delete { id: String },
 }
 
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  thalweg audit
+  thalweg audit --from @-1d --until-end --refused
+  thalweg audit --from earliest --action 'delete topic' --json")]
+pub struct Audit {
+    /// First record: earliest, latest, an offset, or a time such as @2026-11-21T08:00:00Z or @-1h
+    #[arg(long, default_value = "@-10m", allow_negative_numbers = true)]
+    pub from: String,
+    /// Stop at the current end instead of waiting for further records
+    #[arg(long)]
+    pub until_end: bool,
+    /// Only records of this user
+    #[arg(long)]
+    pub user: Option<String>,
+    /// Only records of this action, such as login or 'delete topic'
+    #[arg(long)]
+    pub action: Option<String>,
+    /// Only what was denied or failed
+    #[arg(long)]
+    pub refused: bool,
+}
+
 #[derive(Subcommand)]
 #[command(after_help = "\
 Examples:

@@ -132,6 +132,8 @@ Examples:
     /// Add, list and delete access control entries
     #[command(subcommand)]
     Acl(AclCommand),
+    /// Show and follow the audit: logins, refusals and administrative acts
+    Audit(Audit),
     /// Show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -2,6 +2,7 @@
 
 pub mod access_key;
 pub mod acl;
+pub mod audit;
 pub mod bench;
 pub mod cache;
 pub mod config;

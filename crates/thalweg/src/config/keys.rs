@@ -102,6 +102,8 @@ pub const AUTH: [&str; 2] = ["off", "required"];
 const TLS_CLIENT_AUTH: [&str; 2] = ["requested", "required"];
 /// Values of the key `sqs_auth`.
 pub const SQS_AUTH: [&str; 2] = ["off", "verify"];
+/// Values of the key `audit`.
+pub const AUDIT: [&str; 3] = ["auto", "on", "off"];
 /// Values of the key `log_format`.
 pub const LOG_FORMATS: [&str; 2] = ["text", "json"];
 
@@ -172,6 +174,9 @@ pub const KEYS: &[Key] = &[
     key("users", Broker, Kind::Secret, "", "Users that are created on startup, name:password, comma-separated; thalweg user adds others"),
     key("super_users", Broker, Kind::Text, "", "Users who may do everything, comma-separated"),
     key("authorization", Broker, Kind::Bool, "false", "Limit all other users to what thalweg acl allows; a client that is not logged in is User:ANONYMOUS"),
+    key("audit", Broker, Kind::Choice(&AUDIT), "auto", "Record logins, refusals and administrative acts in the topic _audit; auto: on if auth = required or authorization = true"),
+    key("audit_file", Broker, Kind::Text, "", "File to which the records of the audit are appended, too, one JSON object per line"),
+    key("audit_retention_ms", Broker, millis(0, u64::MAX), "7776000000", "Time for which the topic _audit retains records, which is at most 1 GiB; 0: no limit"),
     key("redis", Broker, Kind::Address, "127.0.0.1:6379", "Address of the Redis door, TCP and TLS"),
     key("redis_durable", Broker, Kind::Bool, "false", "Make the Redis databases, the caches db0 to db15, durable when they are created; needs data"),
     key("sqs", Broker, Kind::Address, "127.0.0.1:9324", "Address of the Amazon SQS door, HTTP and TLS"),

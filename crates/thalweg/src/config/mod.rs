@@ -480,8 +480,18 @@ impl Config {
             group_initial_delay: self.millis("group_initial_delay_ms"),
             timings: !self.bool("disable_timings"),
             security: self.security().unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
+            audit: self.audit(),
             peer_limits: self.peer_limits(),
         }
+    }
+
+    fn audit(&self) -> broker::AuditSettings {
+        let is_on = match self.text("audit") {
+            "auto" => self.is_login_required() || self.bool("authorization"),
+            text => text == "on",
+        };
+        let file = Some(self.text("audit_file")).filter(|path| !path.is_empty()).map(PathBuf::from);
+        broker::AuditSettings { is_on, file, retention: self.millis("audit_retention_ms") }
     }
 
     /// Returns the data directory, which holds the topics on disk.

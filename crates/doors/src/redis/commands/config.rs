@@ -216,7 +216,12 @@ fn config(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
             Ok(())
         }),
         b"SET" => match set(door, &args[2..]) {
-            Ok(()) => ok(),
+            Ok(()) => {
+                for parameter in args[2..].iter().step_by(2) {
+                    door.broker.record_act("set parameter", &String::from_utf8_lossy(parameter), None);
+                }
+                ok()
+            }
             Err(fail) => session.fail(&fail),
         },
         b"RESETSTAT" => {

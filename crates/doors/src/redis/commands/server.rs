@@ -77,6 +77,7 @@ fn flushall(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
             Err(fail) => return session.fail(&fail),
         }
     }
+    door.broker.record_act("flush cache", "db0 to db15", None);
     session.settled(Answer::Fixed(b"+OK\r\n"), flushed)
 }
 

@@ -232,6 +232,7 @@ fn log_in(
             match found {
                 Ok(logged_in) => {
                     client.about.lock().user = logged_in.user().to_string();
+                    broker::act_as(logged_in.user());
                     identity.replace(Arc::new(logged_in));
                     peer.is_known.set(true);
                     if is_required {
@@ -510,6 +511,7 @@ fn kill(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
         Err(fail) => return session.fail(&fail),
     };
     for client in found {
+        door.broker.record_act("disconnect client", &client.address, None);
         // A client that kills itself receives the reply first.
         if client.id == session.client.id { session.is_over = true } else { client.outbox.close() }
     }

@@ -269,7 +269,12 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
         return super::streams::step::begin(door, session, transaction.queued, watched, false);
     }
     match exec_all(door, session, &transaction.queued, &watched) {
-        Ok((writer, commit)) => session.settled(Answer::Written(writer.bytes), commit),
+        Ok((writer, commit)) => {
+            for queued in transaction.queued.iter().filter(|queued| queued.command.flushes()) {
+                door.broker.record_act("flush cache", &format!("db{}", queued.database), None);
+            }
+            session.settled(Answer::Written(writer.bytes), commit)
+        }
         Err(fail) => session.fail(&fail),
     }
 }

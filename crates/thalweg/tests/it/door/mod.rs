@@ -7,6 +7,7 @@ pub mod pubsub;
 pub mod web;
 mod access;
 mod access_keys;
+mod audit;
 mod bad_input;
 mod jwt;
 mod certificates;
