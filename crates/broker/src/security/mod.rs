@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use engine::limits::{SECRET_BYTES_MAX, SECRETS_MAX};
 use engine::security::{
-    Acl, AclFilter, ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Resource,
+    Acl, AclFilter, ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Pattern, Resource,
     ResourceKind, RoleName, SECURITY_TOPIC, SecurityRecord, Tables, UserName, Users, wrong_password,
 };
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
@@ -608,6 +608,48 @@ impl Security {
         );
         self.core.record_act("delete acls", &entries, deleted.as_ref().err());
         deleted
+    }
+
+    /// Replaces access control entries in one change: `decide` receives those that match a filter and returns those to
+    /// have instead, with an answer. An entry outside of the filter is refused, so that a door cannot change more than
+    /// it authorized.
+    pub async fn replace_acls<T: Send + 'static>(
+        self: &Arc<Self>,
+        filter: AclFilter,
+        decide: impl FnOnce(&BTreeSet<Acl>) -> Result<(BTreeSet<Acl>, T)>,
+    ) -> Result<T> {
+        let act = self.change(|tables, _| {
+            let before: BTreeSet<Acl> = tables.acls.found(&filter).into_iter().collect();
+            let (after, answer) = decide(&before)?;
+            let fresh: Vec<&Acl> = after.difference(&before).collect();
+            for acl in &fresh {
+                acl.validate()?;
+                if !filter.means(acl) {
+                    let Pattern { kind, name, .. } = &acl.pattern;
+                    let message = format!("an entry of {} for {} {name} is none of these", acl.principal, kind.name());
+                    return Err(Error::new(ErrorKind::Denied, message));
+                }
+            }
+            tables.acls.check_room(fresh.iter().copied())?;
+            let gone: Vec<&Acl> = before.difference(&after).collect();
+            let entries = [&gone, &fresh].map(|acls| listed(acls.iter().map(|acl| acl.to_string())));
+            let of = |is_present: bool| move |acl: &Acl| SecurityRecord::Acl { acl: acl.clone(), is_present };
+            let gone = gone.into_iter().map(of(false));
+            Ok((gone.chain(fresh.into_iter().map(of(true))).collect(), (answer, entries)))
+        });
+        let outcome = act.await;
+        let error = outcome.as_ref().err();
+        match outcome.as_ref().map(|(_, entries)| entries) {
+            Ok([gone, fresh]) => {
+                for (action, entries) in [("delete acls", gone), ("create acls", fresh)] {
+                    if !entries.is_empty() {
+                        self.core.record_act(action, entries, None);
+                    }
+                }
+            }
+            Err(_) => self.core.record_act("replace acls", "", error),
+        }
+        outcome.map(|(answer, _)| answer)
     }
 
     /// Returns the members of all roles that have any: users in the order of their names, each with its roles.

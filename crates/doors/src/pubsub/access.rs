@@ -1,8 +1,9 @@
 //! Permissions that each call requires. A subscription is a queue, and so is a snapshot.
 
-use engine::security::{Operation, Resource, ResourceKind};
+use engine::ErrorKind;
+use engine::security::{Operation, Pattern, PatternKind, Resource, ResourceKind};
 
-use super::errors::Result;
+use super::errors::{Failure, Result};
 use super::map::{Ask, Door};
 use super::names::{Kind, Name};
 use super::proto::validate_message_request::SchemaSpec;
@@ -66,6 +67,11 @@ fn kind_of(kind: Kind) -> ResourceKind {
     }
 }
 
+/// Returns the pattern of the entries that are about one resource.
+pub(super) fn pattern_of(door: &Door, name: &Name) -> Pattern {
+    Pattern { kind: kind_of(name.kind), name: door.names.inner(name), matching: PatternKind::Literal }
+}
+
 /// Checks that the client may make a call that requires this.
 pub(super) async fn authorize(ask: &Ask, needs: &[Need]) -> Result<()> {
     let broker = &ask.door.broker;
@@ -99,21 +105,85 @@ impl Ask {
     }
 }
 
-/// Returns `true` if the client has a permission of Google's, such as `pubsub.topics.publish`, on a resource
-/// (<https://cloud.google.com/pubsub/docs/access-control>).
-pub(super) fn has_permission(door: &Door, ask: &Ask, name: &Name, permission: &str) -> bool {
-    let act = permission.rsplit('.').next().unwrap_or_default();
-    let security = &door.broker.security;
-    let operation = match act {
-        "publish" => Operation::Write,
-        "consume" | "attachSubscription" | "seek" | "attach" => Operation::Read,
-        "get" | "list" | "listRevisions" | "validate" => Operation::Describe,
-        "create" => Operation::Create,
-        "delete" => Operation::Delete,
-        "update" | "updateTag" | "detachSubscription" | "commit" | "rollback" => Operation::Alter,
-        "getIamPolicy" => return security.allows(&ask.identity, Operation::Describe, &Resource::CLUSTER),
-        _ => return security.allows(&ask.identity, Operation::Alter, &Resource::CLUSTER),
+/// Returns what a permission of Google's, such as `pubsub.topics.publish`, is here
+/// (<https://cloud.google.com/pubsub/docs/access-control#permissions>); `None` if it is none of this kind of resource.
+fn need_of(name: &Name, permission: &str) -> Option<Need> {
+    let act = permission.strip_prefix("pubsub.")?.strip_prefix(name.kind.collection())?.strip_prefix('.')?;
+    let operation = match (name.kind, act) {
+        (_, "getIamPolicy") => return Some(Need::Cluster(Operation::Describe)),
+        (_, "setIamPolicy") => return Some(Need::Cluster(Operation::Alter)),
+        (Kind::Snapshot | Kind::Schema, "list") => return Some(Need::Cluster(Operation::Describe)),
+        (_, "get" | "list") | (Kind::Schema, "listRevisions" | "validate") => Operation::Describe,
+        (_, "create") => Operation::Create,
+        (_, "delete") => Operation::Delete,
+        (Kind::Topic, "publish") => Operation::Write,
+        (Kind::Topic, "update" | "updateTag") => Operation::AlterConfigs,
+        (Kind::Topic, "attachSubscription")
+        | (Kind::Subscription, "consume")
+        | (Kind::Snapshot, "seek")
+        | (Kind::Schema, "attach") => Operation::Read,
+        (Kind::Topic, "detachSubscription")
+        | (Kind::Subscription | Kind::Snapshot, "update")
+        | (Kind::Schema, "commit" | "rollback") => Operation::Alter,
+        _ => return None,
     };
-    let inner = door.names.inner(name);
-    security.allows(&ask.identity, operation, &Resource::new(kind_of(name.kind), &inner))
+    Some(Need::On(operation, name.to_string()))
+}
+
+/// Returns `true` if the client has a permission of Google's on a resource. A refusal is not counted.
+pub(super) async fn has_permission(ask: &Ask, name: &Name, permission: &str) -> Result<bool> {
+    let need = need_of(name, permission)
+        .ok_or_else(|| Failure::invalid(format!("Permission {permission} is not valid for this resource.")))?;
+    let broker = &ask.door.broker;
+    let may = |operation, resource: &Resource<'_>| broker.security.allows(&ask.identity, operation, resource);
+    let Need::On(operation, _) = need else {
+        let Need::Cluster(operation) = need else { return Ok(false) };
+        return Ok(may(operation, &Resource::CLUSTER));
+    };
+    let inner = ask.door.names.inner(name);
+    if name.kind == Kind::Topic && operation == Operation::Create && may(operation, &Resource::CLUSTER) {
+        return Ok(true);
+    }
+    if !may(operation, &Resource::new(kind_of(name.kind), &inner)) {
+        return Ok(false);
+    }
+    if name.kind != Kind::Subscription || operation != Operation::Read || broker.security.is_unlimited(&ask.identity) {
+        return Ok(true);
+    }
+    // Reading a subscription is reading its topic.
+    match broker.queues.get(&inner).await {
+        Ok(queue) => Ok(queue.owns_topic || may(operation, &Resource::topic(queue.topic.as_str()))),
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_of_the_service_are_known_for_their_kind() {
+        let of = |text: &str, permission: &str| need_of(&Name::parse_any(text).expect("a name"), permission);
+        let [topic, subscription] = ["projects/p/topics/orders", "projects/p/subscriptions/billing"];
+        let [snapshot, schema] = ["projects/p/snapshots/before", "projects/p/schemas/order"];
+        let on = |operation, name| Some(Need::on(operation, name));
+        for (name, permission, wanted) in [
+            (topic, "pubsub.topics.publish", on(Operation::Write, topic)),
+            (topic, "pubsub.topics.update", on(Operation::AlterConfigs, topic)),
+            (topic, "pubsub.topics.attachSubscription", on(Operation::Read, topic)),
+            (subscription, "pubsub.subscriptions.consume", on(Operation::Read, subscription)),
+            (subscription, "pubsub.subscriptions.update", on(Operation::Alter, subscription)),
+            (snapshot, "pubsub.snapshots.list", Some(Need::Cluster(Operation::Describe))),
+            (schema, "pubsub.schemas.commit", on(Operation::Alter, schema)),
+            (topic, "pubsub.topics.setIamPolicy", Some(Need::Cluster(Operation::Alter))),
+            (topic, "pubsub.topics.consume", None),
+            (topic, "pubsub.subscriptions.consume", None),
+            (topic, "pubsub.topicsxpublish", None),
+            (topic, "pubsub.topics.", None),
+            (topic, "storage.objects.get", None),
+        ] {
+            assert_eq!(of(name, permission), wanted, "{name} {permission}");
+        }
+    }
 }

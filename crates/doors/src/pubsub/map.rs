@@ -42,6 +42,8 @@ pub(super) struct Door {
     pub transforms: Transforms,
     /// Held while the signing key of tokens is generated.
     pub making_key: tokio::sync::Mutex<()>,
+    /// Held while a policy is changed, so that its entries and its text are of the same one.
+    pub changing_policy: tokio::sync::Mutex<()>,
     pub is_login_required: bool,
 }
 
@@ -63,6 +65,7 @@ impl Door {
             pusher: Pusher::new(push_allow, None, broker.doors().clone(), broker.settings().clock),
             transforms: Transforms::default(),
             making_key: tokio::sync::Mutex::default(),
+            changing_policy: tokio::sync::Mutex::default(),
             is_login_required,
             broker,
         })

@@ -3,6 +3,7 @@
 mod access;
 mod codec;
 mod errors;
+mod grants;
 mod map;
 mod names;
 mod pages;

@@ -87,6 +87,11 @@ impl Acl {
         {
             return Err(Error::invalid(format!("the name of the cluster is {}", Resource::CLUSTER_NAME)));
         }
+        if matches!(&self.principal, Principal::User(name) if name.as_str() == ALL) {
+            return Err(Error::invalid(format!(
+                "'{ALL}' is not the name of a user in an entry: it stands for everyone, so write the principal User:{ALL}"
+            )));
+        }
         if let Principal::Role(role) = &self.principal
             && role.built_in().is_some()
         {
@@ -169,6 +174,21 @@ impl Default for AclFilter {
 }
 
 impl AclFilter {
+    /// Returns a filter that matches the entries with exactly this pattern.
+    pub fn of_pattern(pattern: Pattern) -> Self {
+        let matching = match pattern.matching {
+            PatternKind::Literal => Match::Literal,
+            PatternKind::Prefix => Match::Prefix,
+            PatternKind::Glob => Match::Glob,
+        };
+        Self { kind: Some(pattern.kind), name: Some(pattern.name), matching, ..Self::default() }
+    }
+
+    /// Returns a filter that matches the entries of a principal.
+    pub fn of_principal(principal: Principal) -> Self {
+        Self { principal: Some(principal), ..Self::default() }
+    }
+
     pub fn means(&self, acl: &Acl) -> bool {
         fn is<T: PartialEq>(wanted: &Option<T>, value: &T) -> bool {
             wanted.as_ref().is_none_or(|wanted| wanted == value)
