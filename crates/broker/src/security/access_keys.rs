@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::security::{AccessKey, AccessKeyId, AccessSecret, Account, SecurityRecord, UserName};
+use engine::security::{AccessKey, AccessKeyId, AccessSecret, Account, RoleName, SecurityRecord, UserName};
 use engine::{Error, ErrorKind, Result};
 
 use super::identity::Proof;
@@ -30,13 +30,20 @@ impl Security {
         Ok(Some(SigningKey { id, user: key.user, account: key.account, secret, expires_ms: key.expires_ms }))
     }
 
-    /// Returns the identity of a client that has signed with an access key.
-    pub fn identity_of_key(self: &Arc<Self>, key: SigningKey, source: LoginSource) -> Identity {
+    /// Returns the identity of a client that has signed with an access key, with these roles in addition to those of its
+    /// user.
+    pub fn identity_of_key(self: &Arc<Self>, key: SigningKey, roles: Vec<RoleName>, source: LoginSource) -> Identity {
         self.record_login(source, key.user.as_str(), None);
         if let Some(expires_ms) = key.expires_ms {
             self.outdate_at(expires_ms);
         }
-        Identity::with_proof(key.user, [], &source.host(), Proof::AccessKey(key.id))
+        Identity::with_proof(key.user, roles, &source.host(), Proof::AccessKey(key.id))
+    }
+
+    /// Returns the accounts of a user's access keys.
+    pub fn accounts_of(&self, user: &UserName) -> Vec<Option<Account>> {
+        let tables = self.permissions.read();
+        tables.access_keys.iter().filter(|(_, key)| key.user == *user).map(|(_, key)| key.account.clone()).collect()
     }
 
     /// Returns all access keys in the order of their names.

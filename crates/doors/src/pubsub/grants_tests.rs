@@ -1,3 +1,5 @@
+//! Tests of the translation between IAM policies and access control entries.
+
 use engine::security::{PatternKind, ResourceKind};
 use proptest::prelude::*;
 

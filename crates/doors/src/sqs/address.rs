@@ -73,7 +73,7 @@ pub(super) fn is_anybodys(host: &str) -> bool {
 
 impl Home {
     /// Returns the partition in an ARN, which distinguishes the separate clouds of AWS.
-    fn partition(&self) -> &'static str {
+    pub fn partition(&self) -> &'static str {
         match &self.region {
             region if region.starts_with("cn-") => "aws-cn",
             region if region.starts_with("us-gov-") => "aws-us-gov",

@@ -12,6 +12,8 @@ use super::errors::{Failure, INVALID_ATTRIBUTE_NAME, Result};
 /// Prefix of the notes of this door.
 const NOTE: &str = "sqs.";
 const TAG: &str = "sqs.tag.";
+/// Name of the attribute with the policy of a queue.
+pub(super) const POLICY: &str = "Policy";
 
 /// Maximum size of a message with its attributes, in bytes.
 pub(super) const MESSAGE_BYTES_MAX: u64 = 1 << 20;
@@ -107,6 +109,11 @@ impl Attributes {
             "" => self.notes.remove(&name),
             value => self.notes.insert(name, value.to_owned()),
         };
+    }
+
+    /// Stores a policy that was checked, or removes it.
+    pub fn put_policy(&mut self, policy: Option<&str>) {
+        self.set_note(POLICY, policy.unwrap_or_default());
     }
 
     /// Sets attributes of a queue. The caller must check that the named dead-letter queue exists.
@@ -290,13 +297,18 @@ pub(super) fn dedups_by_content(notes: &BTreeMap<String, String>) -> bool {
     note(notes, "ContentBasedDeduplication").is_some()
 }
 
+/// Returns the policy of a queue as it was written.
+pub(super) fn policy_text(notes: &BTreeMap<String, String>) -> Option<&str> {
+    note(notes, POLICY)
+}
+
 /// Returns the policy of a queue as JSON.
 pub(super) fn policy(notes: &BTreeMap<String, String>) -> Option<Map<String, Value>> {
-    object(note(notes, "Policy")?)
+    object(policy_text(notes)?)
 }
 
 pub(super) fn set_policy(notes: &mut BTreeMap<String, String>, policy: Option<&Map<String, Value>>) {
-    let name = format!("{NOTE}Policy");
+    let name = format!("{NOTE}{POLICY}");
     match policy {
         Some(policy) => notes.insert(name, Value::Object(policy.clone()).to_string()),
         None => notes.remove(&name),

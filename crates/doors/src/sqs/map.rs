@@ -17,6 +17,7 @@ use super::check::{self, Rules};
 use super::codec::Answer;
 use super::errors::{Failure, INVALID_ADDRESS, Result};
 use super::model::{List, Request, SendEntry, Text, required_text};
+use super::sigv4::Auth;
 
 /// Maximum number of recently deleted or purged queues whose names are remembered.
 const LATELY_MAX: usize = 65_536;
@@ -31,6 +32,10 @@ const HOST_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// State of the SQS door.
 pub(super) struct Sqs {
     pub broker: Arc<Broker>,
+    /// Access keys with their accounts, if signatures are verified.
+    pub auth: Arc<Auth>,
+    /// Held while a policy is changed, so that its entries and its text are of the same one.
+    pub changing_policy: tokio::sync::Mutex<()>,
     /// Account and region of requests that do not specify their own.
     pub default: Home,
     /// Base of the URLs of queues; by default the address to which the request was sent.
@@ -140,9 +145,11 @@ impl Found {
 }
 
 impl Sqs {
-    pub fn new(broker: Arc<Broker>, default: Home, url: Option<String>, cooldown: Duration) -> Self {
+    pub fn new(broker: Arc<Broker>, auth: Arc<Auth>, default: Home, url: Option<String>, cooldown: Duration) -> Self {
         Self {
             broker,
+            auth,
+            changing_policy: tokio::sync::Mutex::default(),
             default,
             url,
             cooldown,

@@ -8,6 +8,7 @@ mod codec;
 mod digest;
 mod documents;
 mod errors;
+mod grants;
 mod json;
 mod map;
 mod messages;
@@ -15,6 +16,7 @@ mod model;
 mod moves;
 mod peek;
 mod permissions;
+mod policy;
 mod query;
 mod queues;
 pub mod sigv4;
@@ -35,7 +37,7 @@ use std::time::Duration;
 use broker::metrics::{Collect, Exposition};
 use broker::{Acting, Broker, Doors, Held, LoginSource, SigningKey};
 use bytes::{Bytes, BytesMut};
-use engine::security::UserName;
+use engine::security::{RoleName, UserName};
 use http_body_util::{BodyExt, Full};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
 use hyper::http::request::Parts;
@@ -162,7 +164,7 @@ impl Settings {
 /// State that all requests of the door share.
 struct Door {
     sqs: Sqs,
-    auth: Auth,
+    auth: Arc<Auth>,
     bodies: Arc<Semaphore>,
     ids: RequestIds,
     calls: [AtomicU64; Action::ALL.len()],
@@ -295,7 +297,7 @@ impl Door {
     /// Unless signatures are verified, only a signature in the header proves that a request is not such a link: anyone
     /// can write a URL.
     fn expect_no_link(&self, head: &Parts, action: Option<Action>) -> Result<()> {
-        let is_signed = matches!(self.auth, Auth::Verify(_)) || sigv4::has_header(&head.headers);
+        let is_signed = self.auth.is_verifying() || sigv4::has_header(&head.headers);
         match action {
             Some(action) if !is_signed && head.method != hyper::Method::POST && !action.only_reads() => {
                 let message = format!(
@@ -312,7 +314,7 @@ impl Door {
     /// Records a failed login for a request without a valid signature.
     async fn refuse_login(&self, head: &Parts, failure: &Failure) {
         let is_own_fault = [&UNAVAILABLE, &errors::INTERNAL].iter().any(|code| std::ptr::eq(failure.code, *code));
-        if !matches!(self.auth, Auth::Verify(_)) || is_own_fault {
+        if !self.auth.is_verifying() || is_own_fault {
             return;
         }
         let signed = sigv4::Request {
@@ -376,12 +378,14 @@ impl Door {
         let drain = caller.connection.drain();
         let from = caller.address.to_canonical().to_string();
         let is_bound = identity.signer.is_some();
+        let roles: Vec<RoleName> =
+            Some(&*home.account).filter(|_| is_bound).and_then(policy::role_of).into_iter().collect();
         let of_signer = || match identity.signer {
-            Some(Signer::Stored(key)) => security.identity_of_key(key, source),
+            Some(Signer::Stored(key)) => security.identity_of_key(key, roles, source),
             Some(Signer::Configured(key, _)) => match UserName::parse(key) {
                 Ok(user) => {
                     security.record_login(source, key, None);
-                    broker::Identity::new(user, [], &from)
+                    broker::Identity::new(user, roles, &from)
                 }
                 Err(_) => broker::Identity::anonymous(&from),
             },
@@ -504,8 +508,9 @@ async fn open(
     let address = acceptor.local_addr()?;
     let runtime = settings.runtime(broker.doors(), ledger::of_answers(&broker));
     let Settings { account, region, url, cooldown, auth, tls, .. } = settings;
+    let auth = Arc::new(auth);
     let door = Arc::new(Door {
-        sqs: Sqs::new(broker, Home { account, region }, url, cooldown),
+        sqs: Sqs::new(broker, auth.clone(), Home { account, region }, url, cooldown),
         auth,
         bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX)),
         ids: RequestIds::new(),

@@ -192,7 +192,7 @@ macro_rules! requests {
         )*
 
         /// Action of a request.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub(super) enum Action {
             $($name,)*
         }

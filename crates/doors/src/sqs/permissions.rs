@@ -1,4 +1,4 @@
-//! Tags and permissions of a queue. Both are stored; access is decided by the credentials alone.
+//! Tags and permissions of a queue. Without authorization both are only stored.
 
 use serde_json::{Map as JsonMap, Value, json};
 
@@ -11,15 +11,12 @@ use super::model::{
     Action, AddPermission, List, ListQueueTags, Map, RemovePermission, TagQueue, Text, UntagQueue, required,
     required_text,
 };
+use super::policy::{ACTIONS_MAX, STATEMENTS_MAX};
 
 const TAGS_MAX: usize = 50;
 const TAG_KEY_CHARS_MAX: usize = 128;
 const TAG_VALUE_CHARS_MAX: usize = 256;
 const LABEL_CHARS_MAX: usize = 80;
-/// Maximum number of actions that one statement allows.
-const ACTIONS_MAX: usize = 7;
-/// Maximum number of statements in one policy.
-const STATEMENTS_MAX: usize = 20;
 
 impl Sqs {
     pub async fn tag_queue(&self, context: &RequestContext<'_>, request: TagQueue<'_>) -> Result<Answer> {
@@ -54,6 +51,7 @@ impl Sqs {
     }
 
     pub async fn add_permission(&self, context: &RequestContext<'_>, request: AddPermission<'_>) -> Result<Answer> {
+        let _turn = self.policy_turn(true).await;
         let found = self.find(context, &request.queue_url).await?;
         let label = label(&request.label)?;
         if request.account_ids.as_ref().is_some_and(|List(accounts)| accounts.is_empty()) {
@@ -87,7 +85,7 @@ impl Sqs {
             "Action": one_or_all(actions.iter().map(|action| format!("SQS:{action}")).collect()),
             "Resource": found.place.arn(),
         });
-        self.alter(&found, |attributes| allow(attributes, &found.place, label, statement)).await
+        self.change_policy(context, &found, |attributes| allow(attributes, &found.place, label, statement)).await
     }
 
     pub async fn remove_permission(
@@ -95,14 +93,15 @@ impl Sqs {
         context: &RequestContext<'_>,
         request: RemovePermission<'_>,
     ) -> Result<Answer> {
+        let _turn = self.policy_turn(true).await;
         let found = self.find(context, &request.queue_url).await?;
         let label = label(&request.label)?;
-        self.alter(&found, |attributes| forbid(attributes, label)).await
+        self.change_policy(context, &found, |attributes| forbid(attributes, label)).await
     }
 }
 
 /// Returns `true` if an action is reserved for the owner of a queue, and cannot be allowed to others.
-fn is_for_owner(action: Action) -> bool {
+pub(super) fn is_for_owner(action: Action) -> bool {
     match action {
         Action::AddPermission
         | Action::CancelMessageMoveTask

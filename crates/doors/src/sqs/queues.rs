@@ -14,6 +14,7 @@ use super::address::{Place, is_account, is_name};
 use super::attributes::{self, Attributes, RedriveAllow};
 use super::codec::Answer;
 use super::errors::{Failure, PURGE_IN_PROGRESS, QUEUE_DELETED_RECENTLY, QUEUE_NAME_EXISTS, Result};
+use super::grants::Grants;
 use super::map::{Found, RequestContext, Sqs};
 use super::model::{
     CreateQueue, DeleteQueue, GetQueueAttributes, GetQueueUrl, Int, List, ListDeadLetterSourceQueues, ListQueues, Map,
@@ -63,7 +64,14 @@ impl Sqs {
         new.settings = attributes.settings;
         new.notes = attributes.notes;
         self.broker.authorize_queue_creation(&context.identity, &known_as, None).await?;
-        match self.broker.queues.create(new).await {
+        let policy = attributes::policy_text(&new.notes).map(str::to_owned);
+        let _turn = self.policy_turn(policy.is_some()).await;
+        let grants = self.grant(context, &place, None, policy.as_deref()).await?;
+        let created = self.broker.queues.create(new).await;
+        if created.is_err() {
+            self.take_back(&place, grants).await?;
+        }
+        match created {
             // Another client created the queue in the meantime.
             Err(error) if error.kind == ErrorKind::AlreadyExists => {
                 self.expect_same(&self.find_place(place).await?, &given)?;
@@ -123,8 +131,10 @@ impl Sqs {
     }
 
     pub async fn delete_queue(&self, context: &RequestContext<'_>, request: DeleteQueue<'_>) -> Result<Answer> {
+        let _turn = self.policy_turn(true).await;
         let found = self.find(context, &request.queue_url).await?;
         self.broker.queues.delete(found.name()).await?;
+        self.forget_policy(context, &found).await?;
         if !self.cooldown.is_zero() {
             self.deleted.lock().insert(found.name().to_owned(), (), Instant::now());
         }
@@ -215,7 +225,10 @@ impl Sqs {
             broker::QueueCounts::default()
         };
         let definition = &found.definition;
-        let attributes = Attributes::of(&found.definition);
+        let mut attributes = Attributes::of(&found.definition);
+        if is_wanted(attributes::POLICY) {
+            attributes.put_policy(self.policy_of(&found).await?.as_deref());
+        }
         let value = |name: &'static str| {
             let value = match name {
                 "ApproximateNumberOfMessages" => counts.visible.to_string(),
@@ -235,13 +248,25 @@ impl Sqs {
         context: &RequestContext<'_>,
         request: SetQueueAttributes<'_>,
     ) -> Result<Answer> {
-        let found = self.find(context, &request.queue_url).await?;
         let given = required("Attributes", &request.attributes)?;
+        let has_policy = given.iter().any(|(name, _)| name == attributes::POLICY);
+        let _turn = self.policy_turn(has_policy).await;
+        let found = self.find(context, &request.queue_url).await?;
         let pairs = || given.iter().map(|(name, value)| (name, value.as_str()));
         let mut preview = Attributes::of(&found.definition);
         preview.apply(&found.place, &self.default, pairs())?;
         self.check_redrive(context, &found.place, &preview, given).await?;
-        self.alter(&found, |attributes| attributes.apply(&found.place, &self.default, pairs())).await
+        let grants = if has_policy {
+            let [before, after] = [&found.definition.notes, &preview.notes].map(attributes::policy_text);
+            self.grant(context, &found.place, before, after).await?
+        } else {
+            Grants::default()
+        };
+        let altered = self.alter(&found, |attributes| attributes.apply(&found.place, &self.default, pairs())).await;
+        if altered.is_err() {
+            self.take_back(&found.place, grants).await?;
+        }
+        altered
     }
 
     /// Changes the attributes of a queue if the change is valid.

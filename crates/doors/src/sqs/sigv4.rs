@@ -125,6 +125,14 @@ impl Auth {
         matches!(self, Self::Verify(_))
     }
 
+    /// Returns the account of an access key of the configuration, if it is known.
+    pub fn account_of(&self, access_key: &str) -> Option<&str> {
+        match self {
+            Self::Off => None,
+            Self::Verify(credentials) => credentials.0.get(access_key).map(|credential| &*credential.account),
+        }
+    }
+
     /// Returns the identity of a request. `stored` finds the access keys of the broker; `now_s` is the time in seconds
     /// since 1970.
     pub fn identify<'a>(

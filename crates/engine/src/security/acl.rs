@@ -89,7 +89,7 @@ impl Acl {
         }
         if matches!(&self.principal, Principal::User(name) if name.as_str() == ALL) {
             return Err(Error::invalid(format!(
-                "'{ALL}' is not the name of a user in an entry: it stands for everyone, so write the principal User:{ALL}"
+                "'{ALL}' is not the name of a user in an entry: for everyone, write the principal User:{ALL}"
             )));
         }
         if let Principal::Role(role) = &self.principal

@@ -1,6 +1,7 @@
 //! Permission languages of other systems, as views of the broker's access control entries: a policy that is written at
 //! one door takes effect there, shows at every other door, and reads back.
 
+use aws_lc_rs::{digest, hmac};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use client::{Client, Record, TopicSettings};
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 use super::access::exchange;
 use super::kafka::raw::{Raw, text};
 use super::kafka::security::log_in;
+use super::sqs::client::{ARN, Answer, Sqs};
 use crate::support::access::acls;
 use crate::support::command;
 use crate::support::server::Server;
@@ -209,4 +211,211 @@ async fn without_authorization_a_policy_is_kept_as_it_is() {
     assert_eq!((status, &set["bindings"]), (200, &bindings));
     assert_eq!(pubsub.get(TOPIC), (bindings, set["etag"].clone()));
     assert!(listed(&server).is_empty());
+}
+
+const VERIFIED: [&str; 5] = [
+    "auth=required",
+    "authorization=true",
+    "users=ROOT:r00t",
+    "super_users=ROOT",
+    "sqs_credentials=ROOT:s,OWNER:s,BOB:s,111122223333:s",
+];
+const OTHER: &str = "111122223333";
+
+/// Client of SQS that signs its requests with an access key whose secret is `s`.
+struct Signed<'k> {
+    sqs: Sqs,
+    key: &'k str,
+}
+
+impl<'k> Signed<'k> {
+    fn new(server: &Server, key: &'k str) -> Self {
+        Self { sqs: Sqs::at(server.door("sqs")), key }
+    }
+
+    /// Signs by <https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html>.
+    async fn call(&self, action: &str, body: Value) -> Answer {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let hash = |text: &str| hex(digest::digest(&digest::SHA256, text.as_bytes()).as_ref());
+        let mac = |key: &[u8], text: &str| hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes());
+        let now = std::process::Command::new("date").args(["-u", "+%Y%m%dT%H%M%SZ"]).output().expect("a date").stdout;
+        let now = String::from_utf8(now).expect("text").trim().to_owned();
+        let scope = format!("{}/us-east-1/sqs/aws4_request", &now[..8]);
+        let target = format!("AmazonSQS.{action}");
+        let signed = "host;x-amz-date;x-amz-target";
+        let headers = format!("host:localhost\nx-amz-date:{now}\nx-amz-target:{target}\n");
+        let canonical = format!("POST\n/\n\n{headers}\n{signed}\n{}", hash(&body.to_string()));
+        let text = format!("AWS4-HMAC-SHA256\n{now}\n{scope}\n{}", hash(&canonical));
+        let secret = mac(b"AWS4s", &now[..8]);
+        let secret = ["us-east-1", "sqs", "aws4_request"].iter().fold(secret, |key, part| mac(key.as_ref(), part));
+        let signature = hex(mac(secret.as_ref(), &text).as_ref());
+        let credential = format!("Credential={}/{scope}", self.key);
+        let login = format!("AWS4-HMAC-SHA256 {credential}, SignedHeaders={signed}, Signature={signature}");
+        let more = [("host", "localhost"), ("x-amz-date", &*now), ("authorization", &*login)];
+        self.sqs.call_with(action, body, &more).await
+    }
+
+    async fn create(&self, name: &str) -> String {
+        let created = self.call("CreateQueue", json!({"QueueName": name})).await.ok();
+        created["QueueUrl"].as_str().expect("a URL").to_owned()
+    }
+
+    async fn status(&self, action: &str, body: Value) -> u16 {
+        self.call(action, body).await.status
+    }
+
+    async fn send(&self, url: &str) -> u16 {
+        self.status("SendMessage", json!({"QueueUrl": url, "MessageBody": "x"})).await
+    }
+
+    async fn receive(&self, url: &str) -> u16 {
+        self.status("ReceiveMessage", json!({"QueueUrl": url, "WaitTimeSeconds": 0})).await
+    }
+
+    async fn add(&self, url: &str, label: &str, account: &str, action: &str) -> Answer {
+        let request = json!({"QueueUrl": url, "Label": label, "AWSAccountIds": [account], "Actions": [action]});
+        self.call("AddPermission", request).await
+    }
+
+    async fn set(&self, url: &str, policy: &str) -> Answer {
+        self.call("SetQueueAttributes", json!({"QueueUrl": url, "Attributes": {"Policy": policy}})).await
+    }
+
+    async fn policy(&self, url: &str) -> Value {
+        let request = json!({"QueueUrl": url, "AttributeNames": ["Policy"]});
+        self.call("GetQueueAttributes", request).await.ok()["Attributes"]["Policy"].clone()
+    }
+}
+
+/// Returns a policy of the queue `q` with one statement.
+fn policy_of_q(effect: &str, principal: &str, actions: &[&str]) -> String {
+    let statement = json!({
+        "Sid": "one",
+        "Effect": effect,
+        "Principal": {"AWS": principal},
+        "Action": actions,
+        "Resource": format!("{ARN}q"),
+    });
+    json!({"Version": "2012-10-17", "Statement": [statement]}).to_string()
+}
+
+#[tokio::test]
+async fn an_sqs_policy_takes_effect_and_reads_back() {
+    let server = Server::with(&[&VERIFIED[..], &["sqs=127.0.0.1:0"]].concat());
+    let [root, bob, other] = ["ROOT", "BOB", OTHER].map(|key| Signed::new(&server, key));
+    let url = root.create("q").await;
+    assert_eq!((other.send(&url).await, bob.receive(&url).await), (403, 403));
+
+    root.add(&url, "theirs", OTHER, "SendMessage").await.ok();
+    assert_eq!((other.send(&url).await, bob.send(&url).await, other.receive(&url).await), (200, 403, 403));
+    assert_eq!(listed(&server), ["Role:aws-account-111122223333 allow write queue q"]);
+    let text = root.policy(&url).await;
+    let policy: Value = serde_json::from_str(text.as_str().expect("a text")).expect("JSON");
+    assert_eq!(policy["Statement"][0]["Principal"]["AWS"], "arn:aws:iam::111122223333:root");
+    // What is deleted at another door is no part of the policy any more.
+    command::on(&server, ["acl", "delete", "--kind", "queue", "--name", "q"]).ok();
+    assert_eq!((other.send(&url).await, root.policy(&url).await), (403, Value::Null));
+
+    let user = "arn:aws:iam::000000000000:user/BOB";
+    let written = policy_of_q("Allow", user, &["sqs:ReceiveMessage", "sqs:DeleteMessage"]);
+    let written: Value = serde_json::from_str(&written).expect("JSON");
+    let written = serde_json::to_string_pretty(&written).expect("JSON");
+    root.set(&url, &written).await.ok();
+    assert_eq!((bob.receive(&url).await, bob.send(&url).await, other.send(&url).await), (200, 403, 403));
+    assert_eq!(root.policy(&url).await, written.as_str(), "to the letter");
+    root.add(&url, "theirs", OTHER, "SendMessage").await.ok();
+    assert_eq!((bob.receive(&url).await, other.send(&url).await), (200, 200));
+    assert_eq!(listed(&server), ["Role:aws-account-111122223333 allow write queue q", "User:BOB allow read queue q"]);
+    root.call("RemovePermission", json!({"QueueUrl": url, "Label": "one"})).await.ok();
+    assert_eq!((bob.receive(&url).await, other.send(&url).await), (403, 200));
+
+    // A policy that is not understood changes nothing.
+    let before = (listed(&server), root.policy(&url).await);
+    let condition = policy_of_q("Allow", user, &["sqs:*"])
+        .replace(r#""Sid""#, r#""Condition":{"Bool":{"aws:SecureTransport":"true"}},"Sid""#);
+    for (policy, part) in [
+        (condition, "Condition Bool"),
+        (policy_of_q("Allow", "arn:aws:iam::000000000000:user/*", &["sqs:*"]), "wildcard"),
+        (policy_of_q("Allow", user, &["sqs:DeleteMessage"]), "ReceiveMessage"),
+        (policy_of_q("Allow", user, &["sqs:*"]).replace(":q\"", ":other\""), "is not this queue"),
+        (policy_of_q("Allow", "arn:aws:iam::000000000000:role/admin", &["sqs:*"]), "built in"),
+        ("{}".to_owned(), "Statement"),
+    ] {
+        let refused = root.set(&url, &policy).await.error();
+        assert!(refused.0 == 400 && refused.2.contains(part), "{policy}: {refused:?}");
+    }
+    assert_eq!((listed(&server), root.policy(&url).await), before);
+    root.set(&url, "").await.ok();
+    assert_eq!((other.send(&url).await, listed(&server).len()), (403, 0));
+
+    // A queue is created with its policy, and deleted with it.
+    let attributes = json!({"Policy": policy_of_q("Allow", "*", &["sqs:SendMessage"]).replace(":q\"", ":r\"")});
+    let created = root.call("CreateQueue", json!({"QueueName": "r", "Attributes": attributes})).await.ok();
+    let second = created["QueueUrl"].as_str().expect("a URL");
+    assert_eq!((other.send(second).await, listed(&server)), (200, vec!["User:* allow write queue r".to_owned()]));
+    root.call("DeleteQueue", json!({"QueueUrl": second})).await.ok();
+    assert!(listed(&server).is_empty());
+    assert_eq!(other.send(&root.create("r").await).await, 403);
+}
+
+/// Who may only alter a queue gives by its policy what it may do itself, on this queue, and takes no denial away.
+#[tokio::test]
+async fn an_sqs_policy_gives_nothing_beyond_its_author_and_its_queue() {
+    let server = Server::with(&[&VERIFIED[..], &["sqs=127.0.0.1:0"]].concat());
+    let [root, owner, other] = ["ROOT", "OWNER", OTHER].map(|key| Signed::new(&server, key));
+    let [url, second] = [root.create("q").await, root.create("second").await];
+    let admin = server.client("tcp").await;
+    admin.create_acls(acls("User:OWNER", "alter,write queue q", true)).await.expect("added");
+    admin.create_acls(acls("User:BOB", "write queue q", false)).await.expect("added");
+    let before = listed(&server);
+    let own = "arn:aws:iam::000000000000:user/OWNER";
+
+    assert_eq!(owner.add(&second, "a", OTHER, "SendMessage").await.status, 403, "it may not alter this one");
+    let denied = async |answer: Answer, part: &str| {
+        let (status, code, message) = answer.error();
+        assert!((status, &*code) == (403, "AccessDenied") && message.contains(part), "{part}: {message}");
+    };
+    denied(owner.add(&url, "a", OTHER, "ReceiveMessage").await, "may not read queue q").await;
+    denied(owner.add(&url, "a", OTHER, "*").await, "may not read queue q").await;
+    denied(owner.set(&url, &policy_of_q("Allow", own, &["sqs:ReceiveMessage"])).await, "may not read").await;
+    denied(owner.set(&url, &policy_of_q("Allow", own, &["sqs:*"])).await, "may not").await;
+    denied(owner.set(&url, &policy_of_q("Deny", "*", &["sqs:SendMessage"])).await, "Effect Deny").await;
+    let of_second = policy_of_q("Allow", own, &["sqs:SendMessage"]).replace(":q\"", ":second\"");
+    assert_eq!(owner.set(&url, &of_second).await.error().0, 400);
+    assert_eq!(listed(&server), before);
+    assert_eq!(owner.policy(&url).await, Value::Null);
+
+    owner.add(&url, "a", OTHER, "SendMessage").await.ok();
+    assert_eq!((other.send(&url).await, other.send(&second).await), (200, 403));
+    // A denial that an administrator added, by the policy or not, is not the owner's to lift.
+    let whole = policy_of_q("Deny", "arn:aws:iam::111122223333:root", &["sqs:SendMessage"]);
+    root.set(&url, &whole).await.ok();
+    denied(owner.set(&url, "").await, "Effect Deny").await;
+    denied(owner.call("RemovePermission", json!({"QueueUrl": url, "Label": "one"})).await, "Effect Deny").await;
+    assert_eq!(other.send(&url).await, 403);
+    admin.create_acls(acls("User:OWNER", "delete queue q", true)).await.expect("added");
+    owner.call("DeleteQueue", json!({"QueueUrl": url})).await.ok();
+    let wanted = [
+        "Role:aws-account-111122223333 deny write queue q",
+        "User:BOB deny write queue q",
+        "User:OWNER allow alter queue q",
+        "User:OWNER allow delete queue q",
+        "User:OWNER allow write queue q",
+    ];
+    assert_eq!(listed(&server), wanted);
+
+    // A new queue with a policy needs more than its creation, and the built-in operator gives itself nothing.
+    admin.create_acls(acls("User:OWNER", "create queue fresh", true)).await.expect("added");
+    let policy = policy_of_q("Allow", own, &["sqs:SendMessage"]).replace(":q\"", ":fresh\"");
+    let with_policy = json!({"QueueName": "fresh", "Attributes": {"Policy": policy}});
+    denied(owner.call("CreateQueue", with_policy).await, "may not alter queue fresh").await;
+    let operator = client::security::RoleName::parse("operator").expect("a name");
+    admin
+        .set_member(client::security::UserName::parse("BOB").expect("a name"), operator, true)
+        .await
+        .expect("a member");
+    let bob = Signed::new(&server, "BOB");
+    let policy = policy_of_q("Allow", "arn:aws:iam::000000000000:user/BOB", &["sqs:ReceiveMessage"]);
+    denied(bob.set(&second, &policy.replace(":q\"", ":second\"")).await, "may not read queue second").await;
+    assert_eq!(bob.receive(&second).await, 403);
 }
