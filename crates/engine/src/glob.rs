@@ -44,6 +44,21 @@ pub fn literal_start(pattern: &[u8]) -> &[u8] {
     &pattern[..end.unwrap_or(pattern.len())]
 }
 
+/// Returns `true` if the last token of a pattern is a star: with each text, it matches all that begin with it.
+pub fn ends_with_star(pattern: &[u8]) -> bool {
+    let mut at = 0;
+    let mut has_star = false;
+    while let Some(rest) = pattern.get(at..).filter(|rest| !rest.is_empty()) {
+        has_star = rest[0] == b'*';
+        at += match rest {
+            [b'[', class @ ..] => 1 + find_in_class(class, 0).0,
+            [b'\\', _, ..] => 2,
+            _ => 1,
+        };
+    }
+    has_star
+}
+
 /// Returns the length of the part of the pattern that matches the byte; `None` if it does not match.
 fn match_one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
@@ -55,8 +70,15 @@ fn match_one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// Returns the length of the class if it contains the byte. A class without an end reaches to the end of the pattern.
+/// Returns the length of the class if it contains the byte.
 fn match_class(class: &[u8], byte: u8) -> Option<usize> {
+    let (length, is_in) = find_in_class(class, byte);
+    is_in.then_some(length)
+}
+
+/// Returns the length of a class, and `true` if it contains the byte. A class without an end reaches to the end of the
+/// pattern.
+fn find_in_class(class: &[u8], byte: u8) -> (usize, bool) {
     let is_negated = class.first() == Some(&b'^');
     let mut at = usize::from(is_negated);
     let mut is_in = false;
@@ -81,12 +103,32 @@ fn match_class(class: &[u8], byte: u8) -> Option<usize> {
             }
         }
     }
-    (is_in != is_negated).then_some(at)
+    (at, is_in != is_negated)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_star_is_the_last_token_unless_it_is_escaped_or_in_a_class() {
+        for (pattern, wanted) in [
+            ("*", true),
+            ("db[0-9]/*", true),
+            ("a**", true),
+            ("\\\\*", true),
+            ("[]*", true),
+            ("", false),
+            ("a", false),
+            ("\\*", false),
+            ("a[*", false),
+            ("a[b*", false),
+            ("a[*]", false),
+            ("a[\\*", false),
+        ] {
+            assert_eq!(ends_with_star(pattern.as_bytes()), wanted, "{pattern}");
+        }
+    }
 
     #[test]
     fn patterns_match_as_in_a_shell() {

@@ -9,6 +9,7 @@ mod certificates;
 mod expiry;
 mod identity;
 mod jwt;
+mod passwords;
 mod sasl;
 mod random;
 mod seal;

@@ -13,12 +13,13 @@ use engine::TopicName;
 use engine::security::{Operation, Resource, ResourceKind};
 use smallvec::SmallVec;
 
-use super::clients::Client;
+use super::clients::{Asking, Client};
 use super::command::{Command, Keys, Named};
 use super::commands::{self, keys, sort};
 use super::connection::{DATABASES, Door, Session};
 use super::errors::{Done, Fail, LOGGED_OUT};
 use super::names::{self, stream_topic, stream_topic_text, topic_of};
+use super::refusals::{Reason, Refusal};
 
 const NO_KEY: &str = "NOPERM this user has no permissions to access one of the keys used as arguments";
 const NO_CHANNEL: &str = "NOPERM this user has no permissions to access one of the channels used as arguments";
@@ -237,12 +238,28 @@ impl Recheck {
             return Ok(());
         }
         let args: SmallVec<[&[u8]; 8]> = self.args.iter().map(|arg| &**arg).collect();
-        self.door.authorize_as(&self.identity, &self.client, self.database, self.command, &args)
+        let purpose = Purpose::Run { is_in_transaction: false };
+        self.door
+            .authorize_as(purpose, &self.identity, &self.client, self.database, self.command, &args)
+            .map_err(Fail::from)
     }
+}
+
+/// Use that is made of a decision.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// The command runs. A refusal is counted and logged.
+    Run {
+        /// `true` if it is part of a transaction.
+        is_in_transaction: bool,
+    },
+    /// Only the decision is wanted.
+    DryRun,
 }
 
 /// Check of one request.
 struct Asked<'a> {
+    purpose: Purpose,
     door: &'a Door,
     identity: &'a Identity,
     client: &'a Client,
@@ -325,18 +342,33 @@ impl Door {
     }
 
     fn authorize_in(&self, session: &Session, database: usize, command: &'static Command, args: &[&[u8]]) -> Done {
-        self.authorize_as(&session.identity.borrow(), &session.client, database, command, args)
+        let purpose = Purpose::Run { is_in_transaction: session.transaction.is_some() };
+        let decided = self.authorize_as(purpose, &session.identity.borrow(), &session.client, database, command, args);
+        decided.map_err(Fail::from)
     }
 
-    fn authorize_as(
+    /// Returns why a command would be refused to a client with this identity, as `ACL DRYRUN` says it.
+    pub(super) fn would_refuse(
         &self,
         identity: &Identity,
         client: &Client,
         database: usize,
         command: &'static Command,
         args: &[&[u8]],
-    ) -> Done {
-        let asked = Asked { door: self, identity, client, command, args, database };
+    ) -> Option<Vec<u8>> {
+        self.authorize_as(Purpose::DryRun, identity, client, database, command, args).err().map(Refused::dry)
+    }
+
+    fn authorize_as(
+        &self,
+        purpose: Purpose,
+        identity: &Identity,
+        client: &Client,
+        database: usize,
+        command: &'static Command,
+        args: &[&[u8]],
+    ) -> Decided {
+        let asked = Asked { purpose, door: self, identity, client, command, args, database };
         match command.needs(args) {
             Needs::Nothing | Needs::OfPart(_) => Ok(()),
             Needs::Keys => asked.keys(),
@@ -349,7 +381,7 @@ impl Door {
 }
 
 impl Asked<'_> {
-    fn keys(&self) -> Done {
+    fn keys(&self) -> Decided {
         let database = self.database;
         let Named::These(keys) = self.command.keys(self.args) else {
             return match self.command.name {
@@ -383,7 +415,7 @@ impl Asked<'_> {
     }
 
     /// Checks a command that gives a key another name or database, or copies it. A stream takes its entries along.
-    fn transfer(&self, keys: &[&[u8]]) -> Done {
+    fn transfer(&self, keys: &[&[u8]]) -> Decided {
         let [from, others @ ..] = keys else { return Ok(()) };
         let to = others.first().unwrap_or(from);
         let database = self.database;
@@ -397,10 +429,10 @@ impl Asked<'_> {
         if let Ok(from) = stream_topic(database, from)
             && has_topic(&from)
         {
-            self.require(Operation::Read, &Resource::topic(from.as_str()), NO_KEY)?;
+            self.require(Operation::Read, &Resource::topic(from.as_str()), Reason::Key)?;
             // The command itself refuses a key that cannot be a topic.
             if let Ok(to) = stream_topic(destination, to) {
-                self.require(Operation::Write, &Resource::topic(to.as_str()), NO_KEY)?;
+                self.require(Operation::Write, &Resource::topic(to.as_str()), Reason::Key)?;
                 self.create(&to)?;
             }
         }
@@ -408,24 +440,24 @@ impl Asked<'_> {
     }
 
     /// Checks that the client may create a topic if it does not exist.
-    fn create(&self, topic: &TopicName) -> Done {
+    fn create(&self, topic: &TopicName) -> Decided {
         if self.door.broker.has_topic(topic.as_str()) {
             return Ok(());
         }
-        self.require(Operation::Create, &Resource::topic(topic.as_str()), NO_KEY)
+        self.require(Operation::Create, &Resource::topic(topic.as_str()), Reason::Key)
     }
 
     /// Checks a command that reads other keys by patterns, of any database's keys.
-    fn sort(&self) -> Done {
+    fn sort(&self) -> Decided {
         let [read, written @ ..] = &sort::keys(self.args)[..] else { return Ok(()) };
         self.key(self.database, read, Operation::Read)?;
         written.iter().try_for_each(|key| self.key(self.database, key, Operation::Write))?;
         if sort::reads_others(self.args) { self.whole(self.database, Operation::Read) } else { Ok(()) }
     }
 
-    fn key(&self, database: usize, key: &[u8], operation: Operation) -> Done {
+    fn key(&self, database: usize, key: &[u8], operation: Operation) -> Decided {
         let name = name_of(database, key);
-        self.require(operation, &Resource::new(ResourceKind::Cache, &name), NO_KEY)?;
+        self.require(operation, &Resource::new(ResourceKind::Cache, &name), Reason::Key)?;
         let cache = &name[..name.len() - key.len() - 1];
         if !self.door.broker.streams.may_be_topic(cache, key) {
             return Ok(());
@@ -435,11 +467,11 @@ impl Asked<'_> {
             return Ok(());
         }
         let operation = if operation == Operation::Read { Operation::Describe } else { Operation::Delete };
-        self.require(operation, &Resource::new(ResourceKind::Topic, &topic), NO_KEY)
+        self.require(operation, &Resource::new(ResourceKind::Topic, &topic), Reason::Key)
     }
 
     /// Checks an operation on all keys of a database, and on the streams among them.
-    fn whole(&self, database: usize, operation: Operation) -> Done {
+    fn whole(&self, database: usize, operation: Operation) -> Decided {
         self.run(operation, &Resource::all(ResourceKind::Cache, &name_of(database, b"")))?;
         if operation == Operation::Delete {
             self.run(operation, &Resource::all(ResourceKind::Topic, ""))?;
@@ -447,7 +479,7 @@ impl Asked<'_> {
         Ok(())
     }
 
-    fn streams(&self, operation: Operation) -> Done {
+    fn streams(&self, operation: Operation) -> Decided {
         let Named::These(keys) = self.command.keys(self.args) else { return Ok(()) };
         let added = (self.command.name == "XADD").then(|| AddOptions::of(self.args));
         let is_creating = match self.command.name {
@@ -459,9 +491,9 @@ impl Asked<'_> {
             // The command itself refuses a key that cannot be a topic.
             let Ok(topic) = stream_topic(self.database, key) else { continue };
             let resource = Resource::topic(topic.as_str());
-            self.require(operation, &resource, NO_KEY)?;
+            self.require(operation, &resource, Reason::Key)?;
             if added.as_ref().is_some_and(|options| options.trims) {
-                self.require(Operation::Delete, &resource, NO_KEY)?;
+                self.require(Operation::Delete, &resource, Reason::Key)?;
             }
             if is_creating {
                 self.create(&topic)?;
@@ -470,36 +502,93 @@ impl Asked<'_> {
         Ok(())
     }
 
-    fn channels(&self, operation: Operation) -> Done {
+    fn channels(&self, operation: Operation) -> Decided {
         let count = if operation == Operation::Write { 1 } else { self.args.len() - 1 };
         for channel in self.args.iter().skip(1).take(count) {
-            self.require(operation, &Resource::new(ResourceKind::Channel, channel), NO_CHANNEL)?;
+            self.require(operation, &Resource::new(ResourceKind::Channel, channel), Reason::Channel)?;
             // A shard channel has no topic, and each topic that a pattern matches is checked when it is joined.
             if let Ok(topic) = topic_of(channel)
                 && matches!(self.command.name, "PUBLISH" | "SUBSCRIBE")
                 && self.door.broker.has_topic(topic.as_str())
             {
-                self.require(operation, &Resource::topic(topic.as_str()), NO_CHANNEL)?;
+                self.require(operation, &Resource::topic(topic.as_str()), Reason::Channel)?;
             }
         }
         Ok(())
     }
 
     /// Checks a permission without which the command cannot be run at all.
-    fn run(&self, operation: Operation, resource: &Resource<'_>) -> Done {
+    fn run(&self, operation: Operation, resource: &Resource<'_>) -> Decided {
         let name = commands::name_of(self.command.number_of(self.args));
-        let text = || format!("NOPERM this user has no permissions to run the '{name}' command");
-        self.may(operation, resource).map_err(|()| Fail::new(text()))
+        self.decide(operation, resource, Reason::Command, name.as_bytes())
     }
 
-    fn require(&self, operation: Operation, resource: &Resource<'_>, refusal: &'static str) -> Done {
-        self.may(operation, resource).map_err(|()| Fail::new(refusal))
+    fn require(&self, operation: Operation, resource: &Resource<'_>, reason: Reason) -> Decided {
+        let object = match resource.kind {
+            // The name of a key follows that of its database.
+            ResourceKind::Cache => resource.name.splitn(2, |byte| *byte == b'/').nth(1).unwrap_or_default(),
+            _ => resource.name,
+        };
+        self.decide(operation, resource, reason, object)
     }
 
-    fn may(&self, operation: Operation, resource: &Resource<'_>) -> Result<(), ()> {
-        self.door.broker.security.authorize(self.identity, operation, resource).map_err(|error| {
+    fn decide(&self, operation: Operation, resource: &Resource<'_>, reason: Reason, object: &[u8]) -> Decided {
+        let security = &self.door.broker.security;
+        let Purpose::Run { is_in_transaction } = self.purpose else {
+            let refused = || Refused { reason, object: object.to_vec() };
+            return if security.allows(self.identity, operation, resource) { Ok(()) } else { Err(refused()) };
+        };
+        security.authorize(self.identity, operation, resource).map_err(|error| {
             tracing::debug!(client = self.client.address, %error, "not allowed");
+            let number = self.command.number_of(self.args);
+            self.client.note(number, self.door.began.elapsed().as_secs());
+            let user = self.client.about.lock().user.clone();
+            self.door.log_refusal(self.client, Refusal::new(reason, is_in_transaction, object, &user));
+            Refused { reason, object: object.to_vec() }
         })
+    }
+}
+
+type Decided = Result<(), Refused>;
+
+/// Refused command: what its client may not use.
+struct Refused {
+    reason: Reason,
+    object: Vec<u8>,
+}
+
+impl Refused {
+    /// Returns the text of `ACL DRYRUN`.
+    fn dry(self) -> Vec<u8> {
+        let may_not: &[u8] = b"This user has no permissions to ";
+        match self.reason {
+            Reason::Command | Reason::Auth => [may_not, b"run the '", &self.object, b"' command"].concat(),
+            Reason::Key => [may_not, b"access the '", &self.object, b"' key"].concat(),
+            Reason::Channel => [may_not, b"access the '", &self.object, b"' channel"].concat(),
+        }
+    }
+}
+
+impl From<Refused> for Fail {
+    fn from(refused: Refused) -> Self {
+        match refused.reason {
+            Reason::Key => Self::new(NO_KEY),
+            Reason::Channel => Self::new(NO_CHANNEL),
+            Reason::Command | Reason::Auth => {
+                let begin = b"NOPERM this user has no permissions to run the '";
+                Self::of_bytes([&begin[..], &refused.object, b"' command"].concat())
+            }
+        }
+    }
+}
+
+impl Door {
+    /// Adds a refusal to the log that `ACL LOG` shows.
+    pub(super) fn log_refusal(&self, client: &Client, refusal: Refusal) {
+        let now_ms = self.broker.now_ms();
+        let up_s = self.began.elapsed().as_secs();
+        let line = client.line(Asking { id: client.id, now_ms, up_s, request_bytes: 0, args_bytes: 0 });
+        self.refusals.add(refusal, now_ms, line.trim_end().to_owned());
     }
 }
 

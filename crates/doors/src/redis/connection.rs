@@ -28,6 +28,7 @@ use super::commands::work::{Pace, Sliced, Slices};
 use super::commands::{self, scan};
 use super::errors::{Done, Fail, LOGGED_OUT};
 use super::pause::Pause;
+use super::refusals::Refusals;
 use super::shard_channels::{ShardChannels, ShardListener};
 use super::stats::{Stats, Tally};
 use super::wait::{Wait, begin_to_wait};
@@ -52,6 +53,10 @@ pub(super) struct Door {
     pub(super) channels: Arc<Channels>,
     pub(super) shard_channels: Arc<ShardChannels>,
     pub(super) stats: Arc<Stats>,
+    /// Log of refused commands and logins.
+    pub(super) refusals: Arc<Refusals>,
+    /// Held while a user is changed, so that its entries and the text of its rules are the same.
+    pub(super) changing_acl: commands::acl::Turn,
     /// Settings that `CONFIG SET` changes.
     pub(super) settings: Arc<commands::config::Settings>,
     pub(super) pause: Arc<Pause>,

@@ -4,6 +4,7 @@
 mod access;
 mod channels;
 mod clients;
+mod categories;
 mod codec;
 mod command;
 mod commands;
@@ -12,7 +13,9 @@ mod errors;
 mod long_double;
 mod names;
 mod pause;
+mod refusals;
 mod room;
+mod rules;
 mod shard_channels;
 mod stats;
 mod wait;
@@ -40,6 +43,7 @@ pub use connection::answers;
 use connection::{DATABASES, Door};
 pub use names::place_of;
 use pause::Pause;
+use refusals::Refusals;
 use shard_channels::ShardChannels;
 use stats::Stats;
 
@@ -111,6 +115,9 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
     }
     broker
         .register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.0.expose(out).and(exposed.1.expose(out)))));
+    let refusals = Arc::new(Refusals::default());
+    let exposed = refusals.clone();
+    broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
     let slices = Arc::new(Slices::default());
     let exposed = slices.clone();
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
@@ -123,6 +130,8 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
         channels,
         shard_channels,
         stats: stats.clone(),
+        refusals,
+        changing_acl: Arc::default(),
         settings: Arc::default(),
         pause: protocol.pause.clone(),
         began_ms: clock.now_ms(),

@@ -329,7 +329,7 @@ impl Stats {
     /// Adds a command to the slow log. Passwords are redacted.
     #[cold]
     pub(super) fn note_slow(&self, client: &Client, args: &[&[u8]], duration: Duration) {
-        let is_secret = matches!(args[0].to_ascii_uppercase().as_slice(), b"AUTH" | b"HELLO");
+        let is_secret = matches!(args[0].to_ascii_uppercase().as_slice(), b"AUTH" | b"HELLO" | b"ACL");
         let kept = if args.len() > SLOW_ARGS_MAX { SLOW_ARGS_MAX - 1 } else { args.len() };
         let shown = |(at, arg): (usize, &&[u8])| match arg.len() {
             _ if is_secret && at > 0 => b"(redacted)".to_vec(),

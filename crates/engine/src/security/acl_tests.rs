@@ -109,7 +109,13 @@ fn all_names_with_a_beginning_are_allowed_if_each_is() {
         ("allow User:ann read cache ~db0/a* *", "db0/", false),
         ("allow User:ann read cache ~db0/? *", "db0/", false),
         ("allow User:ann read cache ~db0/[^x]* *", "db0/", false),
-        ("allow User:ann read cache ~*0/* *", "db0/", false),
+        ("allow User:ann read cache ~*0/* *", "db0/", true),
+        ("allow User:ann read cache ~db[0-9]/* *", "db0/", true),
+        ("allow User:ann read cache ~db[0-9]/* *", "db10/", false),
+        ("allow User:ann read cache ~db[0-9]/* *", "db0/a", true),
+        ("allow User:ann read cache ~db[0-9]/* *", "db", false),
+        ("allow User:ann read cache ~db[0-9]/\\* *", "db0/", false),
+        ("allow User:ann read cache ~db[0-9]/[* *", "db0/", false),
         ("allow User:ann write cache db0/... *", "db0/", false),
     ] {
         assert_eq!(may(&[entry], prefix), wanted, "{entry} {prefix}");

@@ -253,6 +253,8 @@ pub(super) fn cover(matching: PatternKind, pattern: &[u8], resource: &Resource<'
         PatternKind::Literal if pattern == ALL.as_bytes() => return Cover::Whole,
         PatternKind::Literal => (pattern, false),
         PatternKind::Prefix => (pattern, true),
+        // The last star takes whatever follows the common beginning.
+        PatternKind::Glob if glob::ends_with_star(pattern) && glob::matches(pattern, name) => return Cover::Whole,
         PatternKind::Glob => {
             let start = glob::literal_start(pattern);
             (start, &pattern[start.len()..] == ALL.as_bytes())

@@ -1,5 +1,6 @@
 //! Table of all commands: their names, their keys, and the functions that run them.
 
+pub(super) mod acl;
 pub(super) mod args;
 mod bits;
 pub(super) mod combine;

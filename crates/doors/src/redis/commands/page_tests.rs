@@ -31,7 +31,11 @@ const MISSING: &[(&str, &str, &str)] = &[
         "CONFIG SET of parameters that the broker controls (maxmemory, save, requirepass, ..), CONFIG REWRITE",
         "[keys](config.md) of the broker, `thalweg cache create`",
     ),
-    ("server", "ACL except ACL WHOAMI", "`thalweg user`"),
+    (
+        "server",
+        "ACL SETUSER of single commands, selectors, hashes, nopass; ACL LOAD, ACL SAVE",
+        "[rules](../guides/coming-from-redis.md#users-and-rules) of whole sets of commands, `thalweg acl`",
+    ),
     ("server", "SAVE, BGSAVE, BGREWRITEAOF", "`redis_durable`: acknowledged writes are on disk"),
     ("server", "MONITOR, MODULE LOAD, SHUTDOWN", "metrics at `/metrics`, signals"),
     ("server", "LATENCY of events (LATEST, HISTORY, GRAPH)", "SLOWLOG, LATENCY HISTOGRAM"),

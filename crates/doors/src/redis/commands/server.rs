@@ -11,7 +11,7 @@ use net::service::{Reply, once};
 use super::args::{is, parse_float};
 use super::find;
 use super::session::{now, ok, written};
-use crate::redis::access::{Needs, of_acl};
+use crate::redis::access::Needs;
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, Does, Keys, Named, own};
 use crate::redis::connection::{DATABASES, Door, Later, Session};
@@ -41,20 +41,7 @@ pub(super) const COMMANDS: &[Command] = &[
         role,
         ("2.8.12", "Returns the replication role of the server: always master"),
     ),
-    own("ACL", -2, Needs::OfPart(of_acl), acl, ("6.0.0", "Returns the user of the connection")).of(&[
-        ("CAT", -2),
-        ("DELUSER", -3),
-        ("DRYRUN", -4),
-        ("GENPASS", -2),
-        ("GETUSER", 3),
-        ("LIST", 2),
-        ("LOAD", 2),
-        ("LOG", -2),
-        ("SAVE", 2),
-        ("SETUSER", -3),
-        ("USERS", 2),
-        ("WHOAMI", 2),
-    ]),
+    super::acl::COMMAND,
     own("DEBUG", -2, Needs::Cluster(Operation::Alter), debug, ("1.0.0", "Sleeps, for tests of clients")),
 ];
 
@@ -110,18 +97,6 @@ fn role(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, L
     writer.int(0);
     writer.array(0);
     now(writer)
-}
-
-fn acl(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    if !is(args[1], "WHOAMI") {
-        return session.fail(&Fail::new(
-            "ERR users are managed by the broker, not over this protocol: see `thalweg user --help`",
-        ));
-    }
-    written(session, |writer| {
-        writer.bulk(session.client.about.lock().user.as_bytes());
-        Ok(())
-    })
 }
 
 fn debug(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {

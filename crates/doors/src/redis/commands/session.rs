@@ -18,6 +18,7 @@ use crate::redis::codec::Answer;
 use crate::redis::command::{Command, own, wrong_arity, wrong_part};
 use crate::redis::connection::{DATABASES, Door, Later, Login, Replies, Session};
 use crate::redis::errors::{Done, Fail, SYNTAX};
+use crate::redis::refusals::{Reason, Refusal};
 use crate::redis::writer::Writer;
 
 /// Maximum size of a name that a client sets for itself.
@@ -210,15 +211,18 @@ fn log_in(
     let is_required = door.is_login_required;
     let source = source_of(&session.client);
     let parsed = UserName::parse(&name);
+    let attempted = name.clone();
     if !is_required && !parsed.as_ref().is_ok_and(|user| door.broker.security.has_user(user)) {
         if name == DEFAULT_USER {
             client.about.lock().user = name;
             answer(&client, &mut writer);
         } else {
+            door.log_refusal(&client, Refusal::new(Reason::Auth, false, b"AUTH", &name));
             writer.error(&Fail::new(WRONG_PASSWORD));
         }
         return now(writer);
     }
+    let logging = door.clone();
     Reply::Alone(once(
         async move {
             let found = match parsed {
@@ -241,6 +245,7 @@ fn log_in(
                     answer(&client, &mut writer);
                 }
                 Err(error) => {
+                    logging.log_refusal(&client, Refusal::new(Reason::Auth, false, b"AUTH", &attempted));
                     writer.bytes.clear();
                     writer.error(&match error.kind {
                         ErrorKind::Busy => Fail::new(format!("TRYAGAIN {}", error.message)),

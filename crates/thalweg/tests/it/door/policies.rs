@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::access::exchange;
 use super::kafka::raw::{Raw, text};
 use super::kafka::security::log_in;
+use super::redis::commands::{self as redis, Redis};
 use super::sqs::client::{ARN, Answer, Sqs};
 use crate::support::access::acls;
 use crate::support::command;
@@ -418,4 +419,248 @@ async fn an_sqs_policy_gives_nothing_beyond_its_author_and_its_queue() {
     let policy = policy_of_q("Allow", "arn:aws:iam::000000000000:user/BOB", &["sqs:ReceiveMessage"]);
     denied(bob.set(&second, &policy.replace(":q\"", ":second\"")).await, "may not read queue second").await;
     assert_eq!(bob.receive(&second).await, 403);
+}
+
+const REDIS: [&str; 5] =
+    ["auth=required", "authorization=true", "users=admin:a,bob:b", "super_users=admin", "insecure=true"];
+const NO_KEY: &str = "-NOPERM this user has no permissions to access one of the keys used as arguments";
+const NO_CHANNEL: &str = "-NOPERM this user has no permissions to access one of the channels used as arguments";
+
+fn log_in_to_redis(server: &Server, user: &str, password: &str) -> Redis {
+    let mut redis = Redis::open(server);
+    assert_eq!(redis.call(&format!("AUTH {user} {password}")), "+OK");
+    redis
+}
+
+#[tokio::test]
+async fn redis_rules_take_effect_and_read_back() {
+    let server = redis::server(&REDIS);
+    let mut admin = log_in_to_redis(&server, "admin", "a");
+    assert_eq!(admin.call("ACL GETUSER ann"), "nil");
+    let rules = "~user:* %R~ro:* &news.* +@read +@write +@pubsub";
+    assert_eq!(admin.call(&format!("ACL SETUSER ann on >pencil {rules}")), "+OK");
+    let mut ann = log_in_to_redis(&server, "ann", "pencil");
+    for (command, answer) in [
+        ("SET user:1 v", "+OK"),
+        ("GET ro:1", "nil"),
+        ("SET ro:1 v", NO_KEY),
+        ("GET x", NO_KEY),
+        ("PUBLISH news.a v", ":0"),
+        ("PUBLISH other v", NO_CHANNEL),
+        ("SELECT 12", "+OK"),
+        ("SET user:1 v", "+OK"),
+        ("GET x", NO_KEY),
+        ("CONFIG GET save", "-NOPERM this user has no permissions to run the 'config|get' command"),
+    ] {
+        assert_eq!(ann.call(command), answer, "{command}");
+    }
+    let of_ann = |kind: &str| {
+        let about = listed(&server).into_iter().filter(|line| line.starts_with("User:ann ") && line.contains(kind));
+        about.collect::<Vec<_>>()
+    };
+    assert_eq!(of_ann("cache").len(), 6);
+    assert_eq!(of_ann("channel"), ["User:ann allow read channel news.*", "User:ann allow write channel news.*"]);
+    let shown = "(flags (on) passwords () commands -@all +@read +@write +@pubsub keys ~user:* %R~ro:* channels &news.* \
+                 selectors ())";
+    assert_eq!(admin.call("ACL GETUSER ann"), shown);
+    let lines = admin.call("ACL LIST");
+    assert!(
+        lines.contains("user ann on ~user:* %R~ro:* resetchannels &news.* -@all +@read +@write +@pubsub"),
+        "{lines}"
+    );
+    assert!(lines.contains("user admin on ~* &* +@all"), "{lines}");
+    assert_eq!(admin.call("ACL USERS"), "(admin ann bob default)");
+    // The user is one of all doors.
+    assert!(log_in(&server, "ann", "pencil").await.is_ok());
+
+    // A change takes effect on open connections.
+    assert_eq!(admin.call("ACL SETUSER ann resetkeys ~x"), "+OK");
+    assert_eq!((ann.call("GET user:1"), ann.call("SET x v")), (NO_KEY.to_owned(), "+OK".to_owned()));
+    assert_eq!(admin.call("ACL SETUSER ann -@write"), "+OK");
+    assert_eq!((ann.call("SET x v"), ann.call("GET x")), (NO_KEY.to_owned(), "v".to_owned()));
+    let client = server.client("tcp").await;
+    client.create_acls(acls("User:ann", "read topic t", true)).await.expect("added");
+    command::on(&server, ["acl", "delete", "--principal", "User:ann", "--kind", "cache"]).ok();
+    assert_eq!(ann.call("GET x"), NO_KEY);
+    assert!(admin.call("ACL GETUSER ann").contains("commands -@all +@pubsub keys  channels &news.*"));
+    assert_eq!(admin.call("ACL SETUSER ann allkeys +@all"), "+OK");
+    assert_eq!(
+        (ann.call("GET y"), ann.call("DBSIZE"), ann.call("ACL WHOAMI")),
+        ("nil".into(), ":2".into(), "ann".into())
+    );
+    assert_eq!(admin.call("ACL SETUSER ann resetpass >other"), "+OK");
+    assert_eq!(Redis::open(&server).call("AUTH ann pencil").split(' ').next(), Some("-WRONGPASS"));
+    let _again = log_in_to_redis(&server, "ann", "other");
+
+    // What no rule says stays, as it is not Redis's.
+    assert_eq!(admin.call("ACL DELUSER ann nobody"), ":1");
+    assert_eq!(listed(&server), ["User:ann allow read topic t"]);
+    assert_eq!(ann.call("GET x"), "-NOAUTH Authentication required.");
+    assert_eq!(Redis::open(&server).call("AUTH ann other").split(' ').next(), Some("-WRONGPASS"));
+    assert_eq!(admin.call("ACL USERS"), "(admin bob default)");
+}
+
+/// Rules that the broker cannot enforce are refused as a whole, and who may not alter the cluster changes none.
+#[tokio::test]
+async fn redis_rules_that_are_refused_change_nothing() {
+    let server = redis::server(&REDIS);
+    let client = server.client("tcp").await;
+    let mut admin = log_in_to_redis(&server, "admin", "a");
+    assert_eq!(admin.call("ACL SETUSER ann >pencil ~a +@read"), "+OK");
+    let before = (listed(&server), admin.call("ACL LIST"));
+    let hash = "a".repeat(64);
+    for (rules, part) in [
+        ("carl on >pw ~a +get", "'get' cannot be allowed by itself"),
+        ("carl on >pw ~a +@all -@dangerous", "cannot be refused by itself"),
+        ("carl >pw ~* +@stream", "streams, which are topics of all doors"),
+        ("carl >pw ~a +@write", "allow +@read as well"),
+        ("carl >pw (~a +@read)", "Selectors"),
+        ("carl >pw ~a\u{7} +@read", "no control characters"),
+        ("carl >pw +nope", "Unknown command or category"),
+        ("carl nopass ~a +@read", "Every client could log in"),
+        ("carl >", "A password is not empty"),
+        (&*format!("carl #{hash}"), "modifier '#': The broker stores salted SCRAM hashes"),
+        ("ann >second", "modifier '>': A user has one password"),
+        ("ann <wrong", "modifier '<': The password you are trying to remove"),
+        ("ann off", "resetpass"),
+        ("bob >x", "configuration"),
+        ("admin ~a", "super_users"),
+        ("* >pw ~a +@read", "the name of a user"),
+        ("a\tb >pw", "Usernames can't contain spaces"),
+    ] {
+        let refused = admin.call(&format!("ACL SETUSER {rules}"));
+        assert!(refused.starts_with("-ERR") && refused.contains(part) && !refused.contains("pw"), "{rules}: {refused}");
+    }
+    assert_eq!((listed(&server), admin.call("ACL LIST")), before);
+    assert_eq!(admin.call("ACL SETUSER ann >pencil ~a +@read"), "+OK", "nothing new");
+    assert_eq!((listed(&server), admin.call("ACL LIST")), before);
+    assert_eq!(admin.call("ACL DELUSER default"), "-ERR The 'default' user cannot be removed");
+
+    client.create_acls(acls("User:bob", "describe cluster cluster", true)).await.expect("added");
+    let mut bob = log_in_to_redis(&server, "bob", "b");
+    assert!(bob.call("ACL LIST").contains("user ann on ~a"));
+    for command in [
+        "ACL SETUSER bob ~* +@all",
+        "ACL SETUSER ann ~*",
+        "ACL DELUSER ann",
+        "ACL SETUSER new >pw +@admin",
+        "ACL LOG RESET",
+    ] {
+        let part = command.split(' ').nth(1).expect("a part").to_ascii_lowercase();
+        let refusal = format!("-NOPERM this user has no permissions to run the 'acl|{part}' command");
+        assert_eq!(bob.call(command), refusal, "{command}");
+    }
+    // +@admin is what changes need.
+    assert_eq!(admin.call("ACL SETUSER bob +@admin"), "+OK");
+    assert_eq!(bob.call("ACL SETUSER carl >pw ~c +@read"), "+OK");
+    assert_eq!(log_in_to_redis(&server, "carl", "pw").call("GET c"), "nil");
+    assert!(listed(&server).contains(&"User:bob allow alter cluster cluster".to_owned()));
+}
+
+/// Texts and shapes of redis-server 7.0.15, except that sizes of buffers in `client-info` are the broker's.
+#[tokio::test]
+async fn redis_says_what_users_may_and_what_was_refused() {
+    let server = redis::server(&REDIS);
+    let mut admin = log_in_to_redis(&server, "admin", "a");
+    assert_eq!(admin.call("ACL SETUSER u >pw ~k* +@read"), "+OK");
+    for (command, answer) in [
+        ("ACL DRYRUN nobody get x", "-ERR User 'nobody' not found"),
+        ("ACL DRYRUN u nope x", "-ERR Command 'nope' not found"),
+        ("ACL DRYRUN u get", "-ERR wrong number of arguments for 'get' command"),
+        ("ACL DRYRUN u get x", "This user has no permissions to access the 'x' key"),
+        ("ACL DRYRUN u get k1", "+OK"),
+        ("ACL DRYRUN u mget k1 x", "This user has no permissions to access the 'x' key"),
+        ("ACL DRYRUN u keys *", "This user has no permissions to run the 'keys' command"),
+        ("ACL DRYRUN u publish c m", "This user has no permissions to access the 'c' channel"),
+        ("ACL DRYRUN u client list", "This user has no permissions to run the 'client|list' command"),
+        ("ACL CAT nope", "-ERR Unknown category 'nope'"),
+        (
+            "ACL GENPASS 0",
+            "-ERR ACL GENPASS argument must be the number of bits for the output password, a positive \
+                           number up to 4096",
+        ),
+        ("ACL GENPASS abc", "-ERR value is not an integer or out of range"),
+        ("ACL LOG", "()"),
+        ("ACL LOG abc", "-ERR value is not an integer or out of range"),
+        ("ACL LOG 1 2", "-ERR unknown subcommand or wrong number of arguments for 'LOG'. Try ACL HELP."),
+        ("ACL WHOAMI", "admin"),
+    ] {
+        assert_eq!(admin.call(command), answer, "{command}");
+    }
+    for command in ["ACL SAVE", "ACL LOAD"] {
+        let text = "-ERR This Redis instance is not configured to use an ACL file.";
+        assert!(admin.call(command).starts_with(text), "{command}");
+    }
+    let categories = admin.call("ACL CAT");
+    assert!(categories.starts_with("(keyspace read write set") && categories.ends_with("transaction scripting)"));
+    assert!(admin.call("ACL CAT connection").contains("client|list"));
+    assert_eq!((admin.call("ACL GENPASS").len(), admin.call("ACL GENPASS 5").len()), (64, 2));
+    assert_ne!(admin.call("ACL GENPASS"), admin.call("ACL GENPASS"));
+
+    let mut user = log_in_to_redis(&server, "u", "pw");
+    for command in ["GET zz", "GET zz", "KEYS *", "PUBLISH ch m"] {
+        assert!(user.call(command).starts_with("-NOPERM"), "{command}");
+    }
+    assert_eq!(user.call("MULTI"), "+OK");
+    assert_eq!(user.call("GET yy"), NO_KEY);
+    assert!(Redis::open(&server).call("AUTH u2 xx").starts_with("-WRONGPASS"));
+    let log = admin.call("ACL LOG");
+    let parts = [
+        "count :1 reason auth context toplevel object AUTH username u2 age-seconds",
+        "count :1 reason key context multi object yy username u age-seconds",
+        "count :1 reason channel context toplevel object ch username u age-seconds",
+        "count :1 reason command context toplevel object keys username u age-seconds",
+        "count :2 reason key context toplevel object zz username u age-seconds",
+    ];
+    let at: Vec<_> = parts.iter().map(|part| log.find(part)).collect();
+    assert!(at.iter().all(Option::is_some) && at.is_sorted(), "{log}");
+    assert!(log.contains("cmd=publish user=u "), "{log}");
+    assert_eq!(admin.call("ACL LOG 1").matches("reason").count(), 1);
+    assert_eq!((admin.call("ACL LOG RESET"), admin.call("ACL LOG")), ("+OK".to_owned(), "()".to_owned()));
+}
+
+/// Clients that need not log in are the default user of Redis, and `User:ANONYMOUS` in entries.
+#[tokio::test]
+async fn the_default_user_of_redis_is_who_does_not_log_in() {
+    let server = redis::server(&["authorization=true", "users=bob:b", "insecure=true"]);
+    let admin = server.client("tcp").await;
+    admin.create_acls(acls("User:ANONYMOUS", "alter cluster cluster", true)).await.expect("added");
+    let mut anybody = Redis::open(&server);
+    assert_eq!(anybody.call("GET open:1"), NO_KEY);
+    assert_eq!(anybody.call("ACL SETUSER default ~open:* +@read"), "+OK");
+    assert_eq!((anybody.call("GET open:1"), anybody.call("SET open:1 v")), ("nil".to_owned(), NO_KEY.to_owned()));
+    let shown = "(flags (on nopass) passwords () commands -@all +@read keys ~open:* channels  selectors ())";
+    assert_eq!(anybody.call("ACL GETUSER default"), shown);
+    assert!(anybody.call("ACL SETUSER default >pw").contains("without auth = required"));
+    let entries = listed(&server);
+    assert!(entries.contains(&"User:ANONYMOUS allow read cache db[0-9]/open:*".to_owned()), "{entries:?}");
+    assert!(entries.contains(&"User:ANONYMOUS allow alter cluster cluster".to_owned()), "no rule says this alone");
+}
+
+/// Users and their rules outlive the broker, and without authorization only passwords can be set.
+#[tokio::test]
+async fn redis_users_outlive_the_broker_and_need_authorization_for_rules() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = format!("data={}", folder.path().display());
+    let set: Vec<&str> = REDIS.into_iter().chain([&*data, "redis=127.0.0.1:0"]).collect();
+    {
+        let server = Server::with(&set);
+        let mut admin = log_in_to_redis(&server, "admin", "a");
+        assert_eq!(admin.call("ACL SETUSER ann >pencil %R~a %W~b &c +@pubsub"), "+OK");
+        assert_eq!(admin.call("ACL SETUSER ann +@read"), "+OK");
+    }
+    {
+        let server = Server::with(&set);
+        let mut admin = log_in_to_redis(&server, "admin", "a");
+        let shown = admin.call("ACL GETUSER ann");
+        assert!(shown.contains("commands -@all +@read +@pubsub keys %R~a %W~b channels &c"), "{shown}");
+        assert_eq!(log_in_to_redis(&server, "ann", "pencil").call("GET a"), "nil");
+    }
+    let off: Vec<&str> = set.iter().copied().filter(|pair| *pair != "authorization=true").collect();
+    let server = Server::with(&off);
+    let mut admin = log_in_to_redis(&server, "admin", "a");
+    assert!(admin.call("ACL SETUSER carl >pw ~a +@read").contains("authorization is off"));
+    assert_eq!(admin.call("ACL SETUSER carl on >pw ~* &* +@all"), "+OK");
+    assert!(admin.call("ACL GETUSER carl").contains("commands +@all keys ~* channels &*"));
+    assert_eq!(log_in_to_redis(&server, "carl", "pw").call("SET x v"), "+OK");
 }
