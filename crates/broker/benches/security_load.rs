@@ -98,7 +98,8 @@ async fn main() {
     let credential = Credential::of_password(Mechanism::Sha512, "secret", vec![7; 16], 4096).expect("a credential");
     broker.security.put_credentials(vec![(name(0), credential)]).await.expect("kept");
     let text = TokenText::of_random(&[9; TokenText::RANDOM_BYTES]);
-    let token = Token { user: name(0), roles: Vec::new(), created_ms: 0, expires_ms: None, hash: text.hash() };
+    let token =
+        Token { user: name(0), roles: Vec::new(), created_ms: 0, expires_ms: None, hash: text.hash(), is_own: false };
     broker.security.put_token(text.id, token).await.expect("kept");
     let text = text.reveal();
     let begun = Instant::now();

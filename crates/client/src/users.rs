@@ -93,7 +93,18 @@ impl Client {
         }
     }
 
-    /// Deletes a token. Clients that have logged in with it may do nothing from then on.
+    /// Creates a token of the user that this client has logged in as, which needs a password, and returns that user.
+    /// Its clients may do what the user may do, until `expires_ms` in ms since 1970, at most 90 days from now. It ends
+    /// when the password of the user changes.
+    pub async fn put_own_token(&self, id: TokenId, hash: TokenHash, expires_ms: u64) -> Result<UserName> {
+        match self.security(SecurityRequest::PutOwnToken { id, hash, expires_ms }).await? {
+            SecurityResponse::OwnTokenPut(user) => Ok(user),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// Deletes a token. Clients that have logged in with it may do nothing from then on. A client that may not alter
+    /// the cluster deletes tokens that its user has created, and the one with which it has logged in.
     pub async fn delete_token(&self, id: TokenId) -> Result<()> {
         match self.security(SecurityRequest::DeleteToken(id)).await? {
             SecurityResponse::TokenDeleted => Ok(()),
@@ -101,7 +112,8 @@ impl Client {
         }
     }
 
-    /// Returns all tokens, without their secrets.
+    /// Returns the tokens that this client may see, without their secrets: those of its user, or all if it may
+    /// describe the cluster.
     pub async fn list_tokens(&self) -> Result<Vec<TokenInfo>> {
         match self.security(SecurityRequest::ListTokens).await? {
             SecurityResponse::Tokens(tokens) => Ok(tokens),

@@ -103,6 +103,12 @@ pub const ACLS_BYTES_MAX: usize = 7 << 20;
 pub const ROLE_MEMBERS_MAX: usize = 65_536;
 /// Maximum number of tokens per broker.
 pub const TOKENS_MAX: usize = 16_384;
+/// Maximum number of tokens that users may have created for themselves, over all users: administrators have the rest.
+pub const OWN_TOKENS_MAX: usize = TOKENS_MAX / 2;
+/// Maximum number of tokens that one user may have created for themselves.
+pub const OWN_TOKENS_PER_USER_MAX: usize = 16;
+/// Maximum lifetime in milliseconds of a token that a user creates for themselves: 90 days.
+pub const OWN_TOKEN_LIFETIME_MS_MAX: u64 = 90 * 86_400_000;
 /// Maximum number of roles that a token has in addition to those of its user.
 pub const TOKEN_ROLES_MAX: usize = 8;
 /// Maximum size in bytes of the names of a token's user and roles together.
@@ -175,4 +181,5 @@ const _: () = assert!(
     ACCESS_KEYS_MAX * (ACCESS_KEY_ID_BYTES_MAX + USER_NAME_BYTES_MAX + 40) < BATCH_BYTES_MAX,
     "access keys are listed in one frame"
 );
+const _: () = assert!(OWN_TOKENS_PER_USER_MAX < OWN_TOKENS_MAX && OWN_TOKENS_MAX < TOKENS_MAX);
 const _: () = assert!(BATCH_BYTES_MAX < i32::MAX as usize, "the batch length field is an i32");

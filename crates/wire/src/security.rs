@@ -25,6 +25,7 @@ enum SecurityAction {
     PutAccessKey = 4,
     DeleteAccessKey = 5,
     ListAccessKeys = 6,
+    PutOwnToken = 9,
 }
 
 impl SecurityAction {
@@ -36,6 +37,7 @@ impl SecurityAction {
             Self::PutAccessKey,
             Self::DeleteAccessKey,
             Self::ListAccessKeys,
+            Self::PutOwnToken,
         ];
         all.into_iter().find(|action| *action as u8 == code)
     }
@@ -93,9 +95,18 @@ pub enum SecurityRequest {
         /// Time in ms since 1970 from which it is not accepted; `None` if it does not expire.
         expires_ms: Option<u64>,
     },
+    /// Creates a token of the user that the client has logged in as, with a password.
+    PutOwnToken {
+        /// Id of the token, which must be new.
+        id: TokenId,
+        /// Hash of its secret.
+        hash: TokenHash,
+        /// Time in ms since 1970 from which it is not accepted.
+        expires_ms: u64,
+    },
     /// Deletes a token.
     DeleteToken(TokenId),
-    /// Lists all tokens.
+    /// Lists the tokens that the client may see.
     ListTokens,
     /// Creates an access key.
     PutAccessKey {
@@ -137,6 +148,8 @@ pub enum SecurityResponse {
     Members(Vec<(UserName, Vec<RoleName>)>),
     /// Answers [`SecurityRequest::PutToken`].
     TokenPut,
+    /// User of the created token; answers [`SecurityRequest::PutOwnToken`].
+    OwnTokenPut(UserName),
     /// Answers [`SecurityRequest::DeleteToken`].
     TokenDeleted,
     /// Answers [`SecurityRequest::ListTokens`], in the order of their ids.
@@ -204,6 +217,7 @@ impl SecurityRequest {
             Self::SetMember { .. } => request::MEMBER_SET,
             Self::ListMembers => request::MEMBER_LIST,
             Self::PutToken { .. }
+            | Self::PutOwnToken { .. }
             | Self::DeleteToken(_)
             | Self::ListTokens
             | Self::PutAccessKey { .. }
@@ -231,6 +245,12 @@ impl SecurityRequest {
                 put_str(b, user.as_str());
                 put_list(b, roles, |b, role| put_str(b, role.as_str()));
                 b.put_u64(expires_ms.unwrap_or(NEVER_MS));
+            }
+            Self::PutOwnToken { id, hash, expires_ms } => {
+                b.put_u8(SecurityAction::PutOwnToken as u8);
+                b.put_slice(id.as_bytes());
+                b.put_slice(hash);
+                b.put_u64(*expires_ms);
             }
             Self::DeleteToken(id) => {
                 b.put_u8(SecurityAction::DeleteToken as u8);
@@ -289,6 +309,9 @@ impl SecurityRequest {
                 },
                 SecurityAction::DeleteAccessKey => Self::DeleteAccessKey(f.str()?.parse()?),
                 SecurityAction::ListAccessKeys => Self::ListAccessKeys,
+                SecurityAction::PutOwnToken => {
+                    Self::PutOwnToken { id: get_id(f)?, hash: get_array(f)?, expires_ms: f.u64()? }
+                }
             },
             _ => Self::ListAcls(get_filter(f)?),
         })
@@ -307,6 +330,7 @@ impl SecurityResponse {
             Self::MemberSet => response::MEMBER_SET,
             Self::Members(_) => response::MEMBERS,
             Self::TokenPut
+            | Self::OwnTokenPut(_)
             | Self::TokenDeleted
             | Self::Tokens(_)
             | Self::AccessKeyPut
@@ -319,6 +343,10 @@ impl SecurityResponse {
         match self {
             Self::UserPut | Self::UserDeleted | Self::AclsCreated | Self::MemberSet => {}
             Self::TokenPut => b.put_u8(SecurityAction::PutToken as u8),
+            Self::OwnTokenPut(user) => {
+                b.put_u8(SecurityAction::PutOwnToken as u8);
+                put_str(b, user.as_str());
+            }
             Self::TokenDeleted => b.put_u8(SecurityAction::DeleteToken as u8),
             Self::Tokens(tokens) => {
                 b.put_u8(SecurityAction::ListTokens as u8);
@@ -365,6 +393,7 @@ impl SecurityResponse {
                 SecurityAction::PutToken => Self::TokenPut,
                 SecurityAction::DeleteToken => Self::TokenDeleted,
                 SecurityAction::ListTokens => Self::Tokens(f.list(TOKEN_BYTES_MIN, get_token)?),
+                SecurityAction::PutOwnToken => Self::OwnTokenPut(get_user(f)?),
                 SecurityAction::PutAccessKey => Self::AccessKeyPut,
                 SecurityAction::DeleteAccessKey => Self::AccessKeyDeleted,
                 SecurityAction::ListAccessKeys => Self::AccessKeys(f.list(ACCESS_KEY_BYTES_MIN, get_access_key)?),

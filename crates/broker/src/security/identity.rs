@@ -176,6 +176,19 @@ impl Identity {
         }
     }
 
+    /// Returns `true` if the client has proved that it knows the password of its user.
+    pub(super) fn has_password(&self) -> bool {
+        matches!(self.proof, Proof::Password)
+    }
+
+    /// Returns the token with which the client logged in.
+    pub(super) fn token(&self) -> Option<TokenId> {
+        match &self.proof {
+            Proof::Token(id) => Some(*id),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_administrator(&self) -> bool {
         self.is_administrator
     }
@@ -198,7 +211,7 @@ impl Identity {
         match &self.proof {
             Proof::Lasting => true,
             Proof::Password => tables.users.get(self.user.as_str()).is_some(),
-            Proof::Token(id) => tables.tokens.get(id).is_some_and(|token| !token.is_expired(now_ms)),
+            Proof::Token(id) => tables.tokens.get(id).is_some_and(|token| tables.accept(token, now_ms)),
             Proof::AccessKey(id) => tables.access_keys.get(id.as_str()).is_some_and(|key| !key.is_expired(now_ms)),
             Proof::Issued(expires_ms) => *expires_ms > now_ms,
             Proof::Certificate(certificate, _) => certificate.expires_ms > now_ms,

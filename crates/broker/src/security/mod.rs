@@ -491,7 +491,8 @@ impl Security {
         Ok(tables.users.iter().map(status).collect())
     }
 
-    /// Sets credentials of users and replaces those that they have for the same mechanisms. The change is atomic, and
+    /// Sets credentials of users and replaces those that they have for the same mechanisms. Tokens that these users
+    /// have created for themselves are deleted: they were created with the old password. The change is atomic, and
     /// durable when this completes.
     pub async fn put_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Credential)>) -> Result<()> {
         let users =
@@ -502,12 +503,15 @@ impl Security {
                     security.check_changeable(user)?;
                     tables.users.check_room(user)?;
                 }
+                let users: BTreeSet<&UserName> = credentials.iter().map(|(user, _)| user).collect();
+                let tokens = users.into_iter().flat_map(|user| tables.own_tokens(user).map(|(id, _)| id));
+                let tokens = tokens.map(|id| SecurityRecord::Token { id, token: None }).collect::<Vec<_>>();
                 let record = |(user, credential): (UserName, Credential)| SecurityRecord::Credential {
                     user,
                     mechanism: credential.mechanism(),
                     credential: Some(credential),
                 };
-                Ok((credentials.into_iter().map(record).collect(), ()))
+                Ok((credentials.into_iter().map(record).chain(tokens).collect(), ()))
             })
             .await
         };
@@ -771,13 +775,15 @@ impl Security {
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
         let security = self;
         let counts = &self.counts;
-        let [users, tokens, access_keys, acls, members] = {
+        let [users, tokens, own_tokens, access_keys, acls, members] = {
             let tables = security.permissions.read();
             let Tables { users, tokens, access_keys, acls, members, .. } = &*tables;
-            [users.iter().count(), tokens.len(), access_keys.len(), acls.len(), members.len()]
+            let own_tokens = tokens.iter().filter(|(_, token)| token.is_own).count();
+            [users.iter().count(), tokens.len(), own_tokens, access_keys.len(), acls.len(), members.len()]
         };
         out.gauge("thalweg_users", "Users with a password", users as u64)?;
         out.gauge("thalweg_tokens", "Tokens, including those that have expired", tokens as u64)?;
+        out.gauge("thalweg_own_tokens", "Tokens that users have created for themselves", own_tokens as u64)?;
         out.gauge("thalweg_access_keys", "Access keys, including those that have expired", access_keys as u64)?;
         out.gauge(
             "thalweg_login_expiries",

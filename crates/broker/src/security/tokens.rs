@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use engine::security::{SecurityRecord, Token, TokenId, TokenText, UserName};
+use engine::limits::OWN_TOKEN_LIFETIME_MS_MAX;
+use engine::security::{Operation, Resource, SecurityRecord, Tables, Token, TokenHash, TokenId, TokenText, UserName};
 use engine::{Error, ErrorKind, Result};
 use tokio::sync::Notify;
 
@@ -45,12 +46,19 @@ impl Security {
             return Some(outcome);
         }
         let text = TokenText::parse(text)?;
-        let token = self.permissions.read().tokens.find(&text).cloned()?;
+        let (token, is_accepted) = {
+            let tables = self.permissions.read();
+            let token = tables.tokens.find(&text)?;
+            (token.clone(), tables.accept(token, self.core.now_ms()))
+        };
         if user.is_some_and(|user| *user != token.user) {
             return None;
         }
         if token.is_expired(self.core.now_ms()) {
             return Some(Err(Error::new(ErrorKind::Denied, "the token has expired: create another one")));
+        }
+        if !is_accepted {
+            return Some(Err(Error::new(ErrorKind::Denied, "the user who created the token has no password any more")));
         }
         if let Some(expires_ms) = token.expires_ms {
             self.outdate_at(expires_ms);
@@ -75,10 +83,76 @@ impl Security {
         self.jwts.as_ref().map(|jwts| jwts.wanted.clone())
     }
 
-    /// Returns all tokens in the order of their ids.
-    pub async fn tokens(&self) -> Result<Vec<(TokenId, Token)>> {
+    /// Returns the tokens that a client may see, in the order of their ids: those of its user, or all if it may
+    /// describe the cluster.
+    pub async fn tokens(&self, identity: &Identity) -> Result<Vec<(TokenId, Token)>> {
         self.open().await?;
-        Ok(self.permissions.read().tokens.iter().map(|(id, token)| (*id, token.clone())).collect())
+        let sees_all = self.allows(identity, Operation::Describe, &Resource::CLUSTER);
+        let tables = self.permissions.read();
+        let seen = tables.tokens.iter().filter(|(_, token)| sees_all || token.user == *identity.user());
+        Ok(seen.map(|(id, token)| (*id, token.clone())).collect())
+    }
+
+    /// Checks that a client may delete a token: one that its user has created, or the one with which it logged in. Any
+    /// other needs the permission to alter the cluster.
+    pub fn authorize_token_deletion(&self, identity: &Identity, id: &TokenId) -> Result<()> {
+        let is_own = {
+            let tables = self.permissions.read();
+            let logged_in = identity.has_password() || identity.token().is_some();
+            let of_user = tables.tokens.get(id).is_some_and(|token| token.is_own && token.user == *identity.user());
+            logged_in && of_user || identity.token() == Some(*id)
+        };
+        if is_own { Ok(()) } else { self.authorize(identity, Operation::Alter, &Resource::CLUSTER) }
+    }
+
+    /// Stores a new token of a client's own user, who has logged in with a password, and returns that user. Its clients
+    /// have no more rights than the user. Expired tokens of the user are deleted if there is no room.
+    pub async fn put_own_token(
+        self: &Arc<Self>,
+        identity: &Identity,
+        id: TokenId,
+        hash: TokenHash,
+        expires_ms: u64,
+    ) -> Result<UserName> {
+        // A token that is created with a token would outlive it, and with it the reason for its end.
+        if !identity.has_password() {
+            return Err(Error::new(
+                ErrorKind::Denied,
+                "a user creates tokens for themselves after a login with a password",
+            ));
+        }
+        let now_ms = self.core.now_ms();
+        if expires_ms <= now_ms || expires_ms - now_ms > OWN_TOKEN_LIFETIME_MS_MAX {
+            let days = OWN_TOKEN_LIFETIME_MS_MAX / 86_400_000;
+            return Err(Error::invalid(format!(
+                "a token that a user creates for themselves expires within {days} days"
+            )));
+        }
+        let user = identity.user().clone();
+        let token = Token {
+            user: user.clone(),
+            roles: Vec::new(),
+            created_ms: now_ms,
+            expires_ms: Some(expires_ms),
+            hash,
+            is_own: true,
+        };
+        token.validate()?;
+        let name = format!("{id} of {user}");
+        let act = self.change(|tables, _| {
+            check_new(tables, &id)?;
+            let mut records = Vec::new();
+            if let Err(error) = tables.tokens.check_own_room(&user) {
+                let expired = tables.own_tokens(&user).filter(|(_, token)| token.is_expired(now_ms));
+                records.extend(expired.map(|(id, _)| SecurityRecord::Token { id, token: None }));
+                if records.is_empty() {
+                    return Err(error);
+                }
+            }
+            records.push(SecurityRecord::Token { id, token: Some(token) });
+            Ok((records, user))
+        });
+        self.core.audited("create token", &name, act).await
     }
 
     /// Stores a new token, whose time of creation becomes the current one. Expired tokens are deleted if there is no
@@ -92,9 +166,7 @@ impl Security {
                 return Err(Error::invalid("the token would have expired already"));
             }
             self.change(|tables, _| {
-                if tables.tokens.get(&id).is_some() {
-                    return Err(Error::new(ErrorKind::AlreadyExists, format!("there is a token with the id {id}")));
-                }
+                check_new(tables, &id)?;
                 let mut records = Vec::new();
                 if let Err(error) = tables.tokens.check_room() {
                     let expired = tables.tokens.iter().filter(|(_, token)| token.is_expired(now_ms));
@@ -155,6 +227,13 @@ async fn outdate(security: Weak<Security>, expiries: Arc<Expiries>) {
             Some(wait) => expiries.wait(wait).await,
             None => return,
         }
+    }
+}
+
+fn check_new(tables: &Tables, id: &TokenId) -> Result<()> {
+    match tables.tokens.get(id) {
+        Some(_) => Err(Error::new(ErrorKind::AlreadyExists, format!("there is a token with the id {id}"))),
+        None => Ok(()),
     }
 }
 

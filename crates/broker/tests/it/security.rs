@@ -6,6 +6,7 @@ use std::sync::Arc;
 use broker::{Broker, ConfiguredUser, Door, Identity, LoginSource, SecuritySettings, Settings};
 use engine::ErrorKind;
 use engine::ids::INTERNAL_TOPICS;
+use engine::limits::{OWN_TOKEN_LIFETIME_MS_MAX, OWN_TOKENS_PER_USER_MAX};
 use engine::security::{
     Acl, AclFilter, Credential, Mechanism, Operation, Pattern, PatternKind, Principal, Resource, ResourceKind,
     RoleName, Token, TokenText, UserName,
@@ -246,7 +247,7 @@ async fn tokens_are_kept_until_they_end() {
     let text = |fill: u8| TokenText::of_random(&[fill; TokenText::RANDOM_BYTES]);
     let token = |user: &str, fill: u8| {
         let expires_ms = Some(broker.now_ms() + 60_000);
-        Token { user: name(user), roles: Vec::new(), created_ms: 0, expires_ms, hash: text(fill).hash() }
+        Token { user: name(user), roles: Vec::new(), created_ms: 0, expires_ms, hash: text(fill).hash(), is_own: false }
     };
     broker.security.put_credentials(vec![(name("ann"), credential(Mechanism::Sha256, "pencil"))]).await.expect("kept");
     for (user, fill) in [("ann", 1), ("ann", 2), ("bob", 3)] {
@@ -273,6 +274,128 @@ async fn tokens_are_kept_until_they_end() {
     broker.security.delete_credentials(vec![(name("ann"), Mechanism::Sha256); 2]).await.expect("gone");
     assert!(!broker.security.is_valid(&of_ann) && broker.security.is_valid(&of_bob));
     assert_eq!(log_in(2).await.err(), Some(ErrorKind::Denied));
-    let kept = broker.security.tokens().await.expect("read");
+    let kept = broker.security.tokens(&Identity::with_password(name("root"), "h")).await.expect("read");
     assert_eq!(kept.iter().map(|(id, token)| (*id, &token.user)).collect::<Vec<_>>(), [(text(3).id, &name("bob"))]);
+}
+
+/// A user who has logged in with a password creates tokens for themselves, which end with that password.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_creates_tokens_that_end_with_the_password() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let broker = reopen(dir.path());
+    let text = |fill: u8| TokenText::of_random(&[fill; TokenText::RANDOM_BYTES]);
+    let soon = broker.now_ms() + 60_000;
+    let put_password = async |broker: &Arc<Broker>, password: &str| {
+        let credentials = vec![(name("ann"), credential(Mechanism::Sha256, password))];
+        broker.security.put_credentials(credentials).await.expect("kept");
+    };
+    put_password(&broker, "pencil").await;
+    let create = async |broker: &Arc<Broker>, identity: &Identity, fill: u8, expires_ms: u64| {
+        let outcome = broker.security.put_own_token(identity, text(fill).id, text(fill).hash(), expires_ms).await;
+        outcome.map(|user| user.to_string()).map_err(|error| error.kind)
+    };
+    let log_in = async |broker: &Arc<Broker>, fill: u8| {
+        let outcome = broker.security.log_in_with_token(&text(fill).reveal(), None, SOURCE).await;
+        outcome.map_err(|error| error.kind)
+    };
+    let ann = broker.security.log_in(name("ann"), "pencil".into(), SOURCE).await.expect("it is right");
+    assert_eq!(create(&broker, &ann, 1, soon).await, Ok("ann".into()));
+    assert_eq!(create(&broker, &ann, 1, soon).await, Err(ErrorKind::AlreadyExists));
+    let too_late = soon + OWN_TOKEN_LIFETIME_MS_MAX;
+    for expires_ms in [0, too_late, u64::MAX] {
+        assert_eq!(create(&broker, &ann, 2, expires_ms).await, Err(ErrorKind::Invalid), "{expires_ms}");
+    }
+    // Neither a token nor an unproved name is enough.
+    let of_token = log_in(&broker, 1).await.expect("it is right");
+    for other in [&of_token, &Identity::new(name("ann"), [], "h"), &Identity::anonymous("h")] {
+        assert_eq!(create(&broker, other, 3, soon).await, Err(ErrorKind::Denied));
+    }
+    drop(broker);
+
+    // It survives a restart, and has the rights of its user and no others.
+    let broker = reopen(dir.path());
+    let of_token = log_in(&broker, 1).await.expect("it is right");
+    let may = |operation| broker.security.allows(&of_token, operation, &Resource::topic("t"));
+    assert!(!may(Operation::Read));
+    broker.security.create_acls(vec![allow("ann", Operation::Read, "t")]).await.expect("kept");
+    assert!(may(Operation::Read) && !may(Operation::Write));
+
+    // It sees and deletes tokens of its own kind and user, and no others.
+    let given = |user: &str, fill: u8| {
+        let (user, hash) = (name(user), text(fill).hash());
+        Token { user, roles: Vec::new(), created_ms: 0, expires_ms: Some(soon), hash, is_own: false }
+    };
+    for (user, fill) in [("ann", 11), ("bob", 12)] {
+        broker.security.put_token(text(fill).id, given(user, fill)).await.expect("kept");
+    }
+    let seen = broker.security.tokens(&of_token).await.expect("read");
+    assert_eq!(seen.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [text(1).id, text(11).id]);
+    let may_delete = |identity: &Identity, fill: u8| {
+        broker.security.authorize_token_deletion(identity, &text(fill).id).map_err(|error| error.kind)
+    };
+    assert_eq!(may_delete(&of_token, 1), Ok(()));
+    for fill in [11, 12, 99] {
+        assert_eq!(may_delete(&of_token, fill), Err(ErrorKind::Denied), "{fill}");
+    }
+    let app = broker.security.log_in(name("app"), "app's".into(), SOURCE).await.expect("it is right");
+    assert_eq!(may_delete(&app, 1), Err(ErrorKind::Denied));
+    assert_eq!(may_delete(&Identity::new(name("ann"), [], "h"), 1), Err(ErrorKind::Denied), "an unproved name");
+    let of_given = log_in(&broker, 11).await.expect("it is right");
+    assert_eq!(may_delete(&of_given, 11), Ok(()), "the one with which it has logged in");
+
+    // A password that was guessed once does not live on in a token.
+    put_password(&broker, "crayon").await;
+    assert!(!broker.security.is_valid(&of_token) && broker.security.is_valid(&of_given));
+    assert_eq!(log_in(&broker, 1).await.err(), Some(ErrorKind::Denied));
+    drop(broker);
+    let broker = reopen(dir.path());
+    assert_eq!(log_in(&broker, 1).await.err(), Some(ErrorKind::Denied));
+    assert!(log_in(&broker, 11).await.is_ok());
+}
+
+/// A user of the configuration who is removed from it loses the tokens of their own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_refused_when_its_user_has_left_the_configuration() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let text = TokenText::of_random(&[7; TokenText::RANDOM_BYTES]);
+    let broker = reopen(dir.path());
+    let app = broker.security.log_in(name("app"), "app's".into(), SOURCE).await.expect("it is right");
+    let soon = broker.now_ms() + 60_000;
+    broker.security.put_own_token(&app, text.id, text.hash(), soon).await.expect("kept");
+    assert!(broker.security.log_in_with_token(&text.reveal(), None, SOURCE).await.is_ok());
+    drop((app, broker));
+
+    let mut without = settings();
+    without.security.users.retain(|user| user.name != name("app"));
+    let broker = open_with(dir.path(), without);
+    let refused = broker.security.log_in_with_token(&text.reveal(), None, SOURCE).await.expect_err("no user");
+    assert!(refused.message.contains("no password any more"), "{refused}");
+}
+
+/// A user has a limited number of tokens of their own; expired ones make room.
+#[tokio::test]
+async fn the_tokens_of_one_user_are_bounded() {
+    let broker = start(settings());
+    let app = broker.security.log_in(name("app"), "app's".into(), SOURCE).await.expect("it is right");
+    let create = async |fill: u8, lifetime_ms: u64| {
+        let text = TokenText::of_random(&[fill; TokenText::RANDOM_BYTES]);
+        let expires_ms = broker.now_ms() + lifetime_ms;
+        broker.security.put_own_token(&app, text.id, text.hash(), expires_ms).await
+    };
+    for fill in 1..OWN_TOKENS_PER_USER_MAX as u8 {
+        create(fill, 60_000).await.expect("kept");
+    }
+    create(100, 50).await.expect("kept");
+    let refused = create(101, 60_000).await;
+    if let Err(error) = &refused {
+        assert_eq!(error.kind, ErrorKind::Busy, "{error}");
+        let begin = std::time::Instant::now();
+        while create(101, 60_000).await.is_err() {
+            assert!(begin.elapsed().as_secs() < 20, "the expired one makes room");
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+    assert!(create(102, 60_000).await.expect_err("full").message.contains("thalweg token delete"));
+    let root = broker.security.log_in(name("root"), "root's".into(), SOURCE).await.expect("it is right");
+    assert_eq!(broker.security.tokens(&root).await.expect("read").len(), OWN_TOKENS_PER_USER_MAX);
 }

@@ -48,24 +48,32 @@ pub(super) fn check(broker: &Broker, identity: &Identity, request: &Request) -> 
             .authorize_any(identity, Operation::Write, ResourceKind::Topic)
             .or_else(|_| cluster(Operation::IdempotentWrite)),
         Request::Group(request) => check_group(broker, identity, request),
-        Request::Security(request) => cluster(match request {
-            SecurityRequest::PutUser { .. }
-            | SecurityRequest::DeleteUser { .. }
-            | SecurityRequest::CreateAcls(_)
-            | SecurityRequest::DeleteAcls(_)
-            | SecurityRequest::SetMember { .. }
-            | SecurityRequest::PutToken { .. }
-            | SecurityRequest::DeleteToken(_)
-            | SecurityRequest::PutAccessKey { .. }
-            | SecurityRequest::DeleteAccessKey(_) => Operation::Alter,
-            SecurityRequest::ListUsers
-            | SecurityRequest::ListAcls(_)
-            | SecurityRequest::ListMembers
-            | SecurityRequest::ListTokens
-            | SecurityRequest::ListAccessKeys => Operation::Describe,
-        }),
+        Request::Security(request) => check_security(broker, identity, request),
         Request::Queue(_) => Ok(()),
         Request::Cache(request) => check_cache(broker, identity, request),
+    }
+}
+
+fn check_security(broker: &Broker, identity: &Identity, request: &SecurityRequest) -> Result<()> {
+    let cluster = |operation| broker.security.authorize(identity, operation, &Resource::CLUSTER);
+    match request {
+        SecurityRequest::PutUser { .. }
+        | SecurityRequest::DeleteUser { .. }
+        | SecurityRequest::CreateAcls(_)
+        | SecurityRequest::DeleteAcls(_)
+        | SecurityRequest::SetMember { .. }
+        | SecurityRequest::PutToken { .. }
+        | SecurityRequest::PutAccessKey { .. }
+        | SecurityRequest::DeleteAccessKey(_) => cluster(Operation::Alter),
+        SecurityRequest::DeleteToken(id) => broker.security.authorize_token_deletion(identity, id),
+        SecurityRequest::ListUsers
+        | SecurityRequest::ListAcls(_)
+        | SecurityRequest::ListMembers
+        | SecurityRequest::ListAccessKeys => cluster(Operation::Describe),
+        // It shows the tokens that the client may see.
+        SecurityRequest::ListTokens => Ok(()),
+        // How the client logged in decides, also without access control: the broker checks it.
+        SecurityRequest::PutOwnToken { .. } => Ok(()),
     }
 }
 

@@ -154,7 +154,8 @@ impl NativeHandler {
             }
             Request::Security(request) => {
                 let broker = broker.clone();
-                alone(async move { security::answer(&broker, request).await })
+                let identity = stream.connection.login.identity();
+                alone(async move { security::answer(&broker, &identity, request).await })
             }
             Request::Group(mut request) => {
                 let turn = self.heartbeat_turn(stream, &mut request);

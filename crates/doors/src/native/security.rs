@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use broker::{Broker, UserStatus};
+use broker::{Broker, Identity, UserStatus};
 use engine::security::{AccessKey, AccessKeyId, Token, TokenId};
 use engine::{Error, Result};
 use wire::Response;
 use wire::security::{AccessKeyInfo, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
 
-pub(super) async fn answer(broker: &Arc<Broker>, request: SecurityRequest) -> Result<Response> {
+pub(super) async fn answer(broker: &Arc<Broker>, identity: &Identity, request: SecurityRequest) -> Result<Response> {
     let answer = match request {
         SecurityRequest::PutUser { user, credentials } => {
             if credentials.is_empty() {
@@ -44,15 +44,19 @@ pub(super) async fn answer(broker: &Arc<Broker>, request: SecurityRequest) -> Re
         }
         SecurityRequest::ListMembers => SecurityResponse::Members(broker.security.members().await?),
         SecurityRequest::PutToken { id, hash, user, roles, expires_ms } => {
-            broker.security.put_token(id, Token { user, roles, created_ms: 0, expires_ms, hash }).await?;
+            let token = Token { user, roles, created_ms: 0, expires_ms, hash, is_own: false };
+            broker.security.put_token(id, token).await?;
             SecurityResponse::TokenPut
+        }
+        SecurityRequest::PutOwnToken { id, hash, expires_ms } => {
+            SecurityResponse::OwnTokenPut(broker.security.put_own_token(identity, id, hash, expires_ms).await?)
         }
         SecurityRequest::DeleteToken(id) => {
             broker.security.delete_token(id).await?;
             SecurityResponse::TokenDeleted
         }
         SecurityRequest::ListTokens => {
-            SecurityResponse::Tokens(broker.security.tokens().await?.into_iter().map(token_info).collect())
+            SecurityResponse::Tokens(broker.security.tokens(identity).await?.into_iter().map(token_info).collect())
         }
         SecurityRequest::PutAccessKey { id, secret, user, account, expires_ms } => {
             broker.security.put_access_key(id, secret, user, account, expires_ms).await?;
@@ -72,7 +76,7 @@ pub(super) async fn answer(broker: &Arc<Broker>, request: SecurityRequest) -> Re
 }
 
 fn token_info((id, token): (TokenId, Token)) -> TokenInfo {
-    let Token { user, roles, created_ms, expires_ms, hash: _ } = token;
+    let Token { user, roles, created_ms, expires_ms, hash: _, is_own: _ } = token;
     TokenInfo { id, user, roles, created_ms, expires_ms }
 }
 

@@ -22,6 +22,7 @@
 //! | | | hash (byte string), number of roles (u16), each role (text) |
 //! | an access key | 1 | user (text), account (text, empty for the default), time of creation (u64), expiry time |
 //! | | | (u64, as for a token), sealed secret (byte string) |
+//! | a token of a user's own | 2 | the fields of version 1 |
 //!
 //! Times are in ms since 1970.
 
@@ -41,6 +42,9 @@ const KEY_MEMBER: u16 = 4;
 const KEY_TOKEN: u16 = 5;
 const KEY_ACCESS_KEY: u16 = 6;
 const VALUE_VERSION: u16 = 1;
+/// Version of the value of a token that its user has created: a broker that does not know it refuses the record, as it
+/// would not end the token with the password.
+const OWN_TOKEN_VERSION: u16 = 2;
 /// Expiry time of a token or an access key that does not expire.
 const NEVER_MS: u64 = u64::MAX;
 
@@ -91,7 +95,8 @@ impl SecurityRecord {
 
     pub fn value(&self) -> Option<Vec<u8>> {
         let mut value = Vec::new();
-        value.put_u16(VALUE_VERSION);
+        let is_own = matches!(self, Self::Token { token: Some(Token { is_own: true, .. }), .. });
+        value.put_u16(if is_own { OWN_TOKEN_VERSION } else { VALUE_VERSION });
         match self {
             Self::Credential { credential, .. } => {
                 let credential = credential.as_ref()?;
@@ -116,8 +121,10 @@ impl SecurityRecord {
         let mut key = Fields(key);
         let mut value = value.map(Fields);
         let kind = key.u16()?;
-        if let Some(value) = &mut value {
-            value.check_version("value", VALUE_VERSION)?;
+        let version = value.as_mut().map_or(Ok(VALUE_VERSION), Fields::u16)?;
+        let is_own_token = kind == KEY_TOKEN && version == OWN_TOKEN_VERSION;
+        if version != VALUE_VERSION && !is_own_token {
+            return Err(unknown_version("value", version));
         }
         let record = match kind {
             KEY_CREDENTIAL => {
@@ -139,7 +146,7 @@ impl SecurityRecord {
             },
             KEY_TOKEN => {
                 let id = TokenId::of_bytes(array(key.bytes()?)?);
-                Self::Token { id, token: value.as_mut().map(Fields::token).transpose()? }
+                Self::Token { id, token: value.as_mut().map(|value| value.token(is_own_token)).transpose()? }
             }
             KEY_ACCESS_KEY => {
                 let id = key.text()?.parse()?;
@@ -186,14 +193,14 @@ fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N]> {
 }
 
 impl Fields<'_> {
-    fn token(&mut self) -> Result<Token> {
+    fn token(&mut self, is_own: bool) -> Result<Token> {
         let user = UserName::parse(self.text()?)?;
         let created_ms = self.u64()?;
         let expires_ms = Some(self.u64()?).filter(|at| *at != NEVER_MS);
         let hash = array(self.bytes()?)?;
         let count = self.u16()?;
         let roles = (0..count).map(|_| RoleName::parse(self.text()?)).collect::<Result<_>>()?;
-        let token = Token { user, roles, created_ms, expires_ms, hash };
+        let token = Token { user, roles, created_ms, expires_ms, hash, is_own };
         token.validate()?;
         Ok(token)
     }
@@ -273,9 +280,10 @@ mod tests {
         for (id, key) in [("AKIA1", Some(key)), ("k_2", Some(other)), ("AKIA1", None)] {
             records.push(SecurityRecord::AccessKey { id: id.parse().expect("an id"), key });
         }
-        let token = Token { user, roles: vec![role], created_ms: 5, expires_ms: Some(9), hash: [7; 32] };
+        let token = Token { user, roles: vec![role], created_ms: 5, expires_ms: Some(9), hash: [7; 32], is_own: false };
         let endless = Token { roles: Vec::new(), expires_ms: None, ..token.clone() };
-        for (id, token) in [(1, Some(token)), (2, Some(endless)), (1, None)] {
+        let own = Token { roles: Vec::new(), is_own: true, ..token.clone() };
+        for (id, token) in [(1, Some(token)), (2, Some(endless)), (3, Some(own)), (1, None)] {
             records.push(SecurityRecord::Token { id: TokenId::of_bytes([id; 8]), token });
         }
         let secret = |name: &str, value| SecurityRecord::Secret { name: name.into(), value };
@@ -297,6 +305,13 @@ mod tests {
                 assert!(SecurityRecord::decode(&key, Some(&[&value[..], &[0]].concat())).is_err());
             }
         }
+        let member = SecurityRecord::Member {
+            user: UserName::parse("ann").expect("a name"),
+            role: RoleName::parse("auditors").expect("a name"),
+            is_present: true,
+        };
+        let later = SecurityRecord::decode(&member.key(), Some(&[0, 2]));
+        assert!(later.is_err_and(|error| error.kind == ErrorKind::Unsupported));
         assert!(SecurityRecord::decode(&[0, 9], None).is_err_and(|error| error.kind == ErrorKind::Unsupported));
     }
 
@@ -308,7 +323,7 @@ mod tests {
         assert_eq!(ann.keys().copied().collect::<Vec<_>>(), [Mechanism::Sha512]);
         assert_eq!(tables.acls.len(), 2);
         assert!(tables.members.is_empty());
-        assert_eq!(tables.tokens.iter().map(|(id, _)| id.as_bytes()[0]).collect::<Vec<_>>(), [2]);
+        assert_eq!(tables.tokens.iter().map(|(id, _)| id.as_bytes()[0]).collect::<Vec<_>>(), [2, 3]);
         assert_eq!(tables.access_keys.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["k_2"]);
         assert_eq!(tables.secrets.into_iter().collect::<Vec<_>>(), [("b".to_owned(), vec![2; 200])]);
     }

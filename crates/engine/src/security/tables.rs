@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{AccessKeys, Acls, Members, SecurityRecord, Tokens, Users};
+use super::{AccessKeys, Acls, Members, SecurityRecord, Token, TokenId, Tokens, UserName, Users};
 
 /// Secrets of the broker by name.
 pub type Secrets = BTreeMap<String, Vec<u8>>;
@@ -29,6 +29,16 @@ impl Tables {
             members: Members::default(),
             secrets: Secrets::new(),
         }
+    }
+
+    /// Returns `true` if clients may log in with a token, and stay logged in, at this time in ms since 1970.
+    pub fn accept(&self, token: &Token, now_ms: u64) -> bool {
+        !token.is_expired(now_ms) && (!token.is_own || self.users.get(token.user.as_str()).is_some())
+    }
+
+    /// Returns the tokens that a user has created.
+    pub fn own_tokens(&self, user: &UserName) -> impl Iterator<Item = (TokenId, &Token)> {
+        self.tokens.iter().filter(move |(_, token)| token.is_own && token.user == *user).map(|(id, token)| (*id, token))
     }
 
     pub fn apply(&mut self, record: SecurityRecord) {

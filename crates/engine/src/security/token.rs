@@ -13,7 +13,7 @@ use zeroize::Zeroize;
 
 use super::{RoleName, UserName};
 use crate::error::{Error, Result};
-use crate::limits::{TOKEN_NAMES_BYTES_MAX, TOKEN_ROLES_MAX, TOKENS_MAX};
+use crate::limits::{OWN_TOKENS_MAX, OWN_TOKENS_PER_USER_MAX, TOKEN_NAMES_BYTES_MAX, TOKEN_ROLES_MAX, TOKENS_MAX};
 
 /// Beginning of every token: tools that search for leaked secrets can look for it.
 const PREFIX: &str = "tw_";
@@ -175,6 +175,9 @@ pub struct Token {
     /// Time in ms since 1970 from which it is not accepted; `None` if it does not expire.
     pub expires_ms: Option<u64>,
     pub hash: TokenHash,
+    /// `true` if its user created it with a password. Then it is valid only while that user has a password, and ends
+    /// when the password changes.
+    pub is_own: bool,
 }
 
 impl Token {
@@ -189,6 +192,9 @@ impl Token {
                 "a token has at most {TOKEN_ROLES_MAX} roles, and {TOKEN_NAMES_BYTES_MAX} bytes of names"
             )));
         }
+        if self.is_own && !self.roles.is_empty() {
+            return Err(Error::invalid("a token that a user creates for themselves has no roles of its own"));
+        }
         Ok(())
     }
 }
@@ -196,12 +202,13 @@ impl Token {
 /// Writes all but the hash.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { user, roles, created_ms, expires_ms, hash: _ } = self;
+        let Self { user, roles, created_ms, expires_ms, hash: _, is_own } = self;
         f.debug_struct("Token")
             .field("user", user)
             .field("roles", roles)
             .field("created_ms", created_ms)
             .field("expires_ms", expires_ms)
+            .field("is_own", is_own)
             .finish_non_exhaustive()
     }
 }
@@ -215,6 +222,25 @@ impl Tokens {
     pub fn check_room(&self) -> Result<()> {
         if self.0.len() >= TOKENS_MAX {
             return Err(Error::busy(format!("this broker has {TOKENS_MAX} tokens; delete some first")));
+        }
+        Ok(())
+    }
+
+    /// Checks that there is room for one more token that a user creates for themselves.
+    pub fn check_own_room(&self, user: &UserName) -> Result<()> {
+        self.check_room()?;
+        let own = || self.0.values().filter(|token| token.is_own);
+        if own().filter(|token| token.user == *user).count() >= OWN_TOKENS_PER_USER_MAX {
+            return Err(Error::busy(format!(
+                "user {user} has {OWN_TOKENS_PER_USER_MAX} tokens of their own; delete some first: thalweg token list, \
+                 thalweg token delete ID"
+            )));
+        }
+        if own().count() >= OWN_TOKENS_MAX {
+            return Err(Error::busy(format!(
+                "the users of this broker have created {OWN_TOKENS_MAX} tokens for themselves; an administrator can \
+                 still create one: thalweg token create {user}"
+            )));
         }
         Ok(())
     }
@@ -261,7 +287,7 @@ mod tests {
 
     fn token(of: &TokenText) -> Token {
         let user = UserName::parse("ann").expect("a name");
-        Token { user, roles: Vec::new(), created_ms: 1, expires_ms: Some(10), hash: of.hash() }
+        Token { user, roles: Vec::new(), created_ms: 1, expires_ms: Some(10), hash: of.hash(), is_own: false }
     }
 
     #[test]
@@ -321,5 +347,27 @@ mod tests {
         assert!(!token(&own).is_expired(9) && token(&own).is_expired(10));
         tokens.remove(&own.id);
         assert!(tokens.is_empty() && tokens.find(&own).is_none());
+    }
+    #[test]
+    fn the_tokens_of_one_user_and_of_all_users_are_bounded() {
+        let mut tokens = Tokens::default();
+        let mut put = |user: &str, at: usize, is_own| {
+            let user = UserName::parse(user).expect("a name");
+            let own = Token { user, is_own, ..token(&text(1)) };
+            tokens.put(TokenId::of_bytes((at as u64).to_be_bytes()), own);
+        };
+        (0..OWN_TOKENS_PER_USER_MAX).for_each(|at| put("ann", at, true));
+        (100..200).for_each(|at| put("bob", at, false));
+        let [ann, bob] = ["ann", "bob"].map(|name| UserName::parse(name).expect("a name"));
+        let full = tokens.check_own_room(&ann).expect_err("full");
+        assert!(full.message.contains("user ann has 16 tokens of their own"), "{full}");
+        assert!(tokens.check_own_room(&bob).is_ok(), "an administrator created those of bob");
+        let mut put = |at: usize| {
+            let user = UserName::parse(&format!("u{at}")).expect("a name");
+            tokens.put(TokenId::of_bytes((at as u64).to_be_bytes()), Token { user, is_own: true, ..token(&text(1)) });
+        };
+        (1000..1000 + OWN_TOKENS_MAX - OWN_TOKENS_PER_USER_MAX).for_each(&mut put);
+        assert!(tokens.check_own_room(&bob).is_err_and(|error| error.message.contains("created 8192")));
+        assert!(tokens.check_room().is_ok(), "an administrator has the rest");
     }
 }

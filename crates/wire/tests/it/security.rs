@@ -90,6 +90,10 @@ pub fn requests() -> Vec<(&'static str, SecurityRequest)> {
         ("member_list", SecurityRequest::ListMembers),
         ("token_put", put_token(Some(1_700_000_000_000))),
         ("token_put_endless", put_token(None)),
+        (
+            "token_put_own",
+            SecurityRequest::PutOwnToken { id: token_id(), hash: [0xcc; 32], expires_ms: 1_700_000_000_000 },
+        ),
         ("token_delete", SecurityRequest::DeleteToken(token_id())),
         ("token_list", SecurityRequest::ListTokens),
         ("access_key_put", put_access_key(Some(account()), Some(1_700_000_000_000))),
@@ -110,6 +114,7 @@ pub fn responses() -> Vec<(&'static str, SecurityResponse)> {
         ("member_set", SecurityResponse::MemberSet),
         ("members", SecurityResponse::Members(vec![(ann(), vec![auditors()])])),
         ("token_put", SecurityResponse::TokenPut),
+        ("own_token_put", SecurityResponse::OwnTokenPut(ann())),
         ("token_deleted", SecurityResponse::TokenDeleted),
         ("tokens", SecurityResponse::Tokens(vec![token(Some(1_700_000_000_000)), token(None)])),
         ("access_key_put", SecurityResponse::AccessKeyPut),
