@@ -28,7 +28,10 @@ keys](../guides/queues.md#define-queues-in-the-configuration-file).
 | size | a number of bytes, or a text with a unit: `64KiB`, `16MiB`, `1GiB` |
 | address | `host:port`, a port on this machine only (`7500` is `127.0.0.1:7500`), or `off` |
 
-Variables (`THALWEG_RETENTION_MS=1h`) and flags (`--set retention_ms=1h`) take the same values.
+Variables (`THALWEG_RETENTION_MS=1h`) and flags (`--set retention_ms=1h`) take the same values. A
+value is taken from a flag, else from a variable, else from the
+[context](../guides/security.md#log-in-once-with-a-context), which has keys of clients, else from the
+file, else from the size, else from the profile.
 ",
         body: config,
     },
@@ -71,9 +74,11 @@ impl Program {
     fn output(&self, args: &[&str]) -> Outcome<String> {
         // The output must not depend on a terminal's width or colours, or on a configuration file.
         let text = Call::new("env")
-            .args(["--unset=COLUMNS", "--chdir=target", &self.path])
+            .args(["--unset=COLUMNS", "--unset=THALWEG_CONTEXT", "--chdir=target", &self.path])
             .args(args.iter().copied())
             .env("NO_COLOR", "1")
+            // Contexts of the user are below it.
+            .env("XDG_CONFIG_HOME", "/nowhere")
             .output()?;
         Ok(text.lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>().trim_end().to_owned())
     }

@@ -87,6 +87,15 @@ impl Address {
         is_local.then(|| self.port())
     }
 
+    /// Returns `true` if both addresses have the same host and port, whatever their transports.
+    pub fn is_same_broker(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Pipe(one), Self::Pipe(other)) => Arc::ptr_eq(one, other),
+            (Self::Pipe(_), _) | (_, Self::Pipe(_)) => false,
+            _ => self.host().eq_ignore_ascii_case(other.host()) && self.port() == other.port(),
+        }
+    }
+
     pub(crate) fn port(&self) -> u16 {
         match self {
             Self::Quic { port, .. } | Self::Tcp { port, .. } | Self::Tls { port, .. } => *port,

@@ -10,6 +10,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
+use thalweg::config::contexts::Chosen;
 use thalweg::config::{Config, Sources};
 
 use args::{Bench, Cli, Command, Global};
@@ -43,8 +44,13 @@ fn run(mut cli: Cli) -> Result {
     let global = &cli.global;
     if !matches!(cli.command, Command::Serve(_)) && std::env::var_os(LOG_VARIABLE).is_some() {
         // A client logs nothing unless this variable is set.
-        commands::serve::start_log(&load(global, Vec::new())?)?;
+        commands::serve::start_log(&load_without_context(global, Vec::new())?)?;
     }
+    if let (Command::Bench(_), None, Some(_)) = (&cli.command, &cli.global.server, &cli.global.context) {
+        // A context that is named names a running broker; the current one does not.
+        cli.global.server = commands::context::chosen(&cli.global)?.map(|chosen| chosen.context.server().to_owned());
+    }
+    let global = &cli.global;
     match cli.command {
         Command::Serve(args) => commands::serve::run(global, &args),
         Command::Demo(args) => commands::demo::run(&args, global.json),
@@ -63,10 +69,13 @@ fn run(mut cli: Cli) -> Result {
         Command::Audit(args) => commands::audit::run(&load(global, Vec::new())?, &args, global.json),
         Command::Token(args) => commands::token::run(&load(global, Vec::new())?, args, global.json),
         Command::Acl(args) => commands::acl::run(&load(global, Vec::new())?, args, global.json),
+        Command::Context(args) => commands::context::run(global, args),
+        Command::Login(args) => commands::login::log_in(global, &args),
+        Command::Logout(args) => commands::login::log_out(global, &args),
         Command::Config(args) => commands::config::run(&load(global, Vec::new())?, &args, global.json),
         Command::Bench(args) => commands::bench::run(global, args),
         Command::Top(args) => commands::top::run(&load(global, Vec::new())?, &args, global.json),
-        Command::Inspect(args) => commands::inspect::run(&load(global, Vec::new())?, args, global.json),
+        Command::Inspect(args) => commands::inspect::run(&load_without_context(global, Vec::new())?, args, global.json),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut args::command(), "thalweg", &mut script);
@@ -79,23 +88,38 @@ fn run(mut cli: Cli) -> Result {
     }
 }
 
-/// Loads the configuration of a command from its flags, the environment and the file.
-fn load(global: &Global, mut flags: Vec<(&'static str, String)>) -> Result<Config> {
+/// Loads the configuration of a command from its flags, the environment, the context and the file.
+fn load(global: &Global, flags: Vec<(&'static str, String)>) -> Result<Config> {
+    load_with(global, flags, commands::context::chosen(global)?)
+}
+
+/// Loads the configuration of a command that connects to no broker, or to its own.
+fn load_without_context(global: &Global, flags: Vec<(&'static str, String)>) -> Result<Config> {
+    load_with(global, flags, None)
+}
+
+fn load_with(global: &Global, mut flags: Vec<(&'static str, String)>, context: Option<Chosen>) -> Result<Config> {
     let named = |name: &'static str, value: &Option<String>| value.clone().map(|value| (name, value));
     flags.extend(named("server", &global.server));
     flags.extend(named("ca_file", &global.ca_file));
     flags.extend(named("token_file", &global.token_file));
-    for pair in &global.set {
-        let Some((name, value)) = pair.split_once('=') else {
-            return Err(Failure::new(USAGE, format!("--set {pair}: write KEY=VALUE")));
-        };
-        flags.push((thalweg::config::key_name(name, "--set")?, value.to_owned()));
-    }
+    flags.extend(set_flags(global)?);
     let file = global.config.clone().or_else(|| {
         let here = std::path::PathBuf::from(DEFAULT_FILE);
         here.exists().then_some(here)
     });
-    Ok(Config::load(&Sources { file, flags, ..Sources::default() }.with_env())?)
+    Ok(Config::load(&Sources { file, context, flags, ..Sources::default() }.with_env())?)
+}
+
+/// Returns the keys of `--set` with their values.
+fn set_flags(global: &Global) -> Result<Vec<(&'static str, String)>> {
+    let split = |pair: &String| {
+        let Some((name, value)) = pair.split_once('=') else {
+            return Err(Failure::new(USAGE, format!("--set {pair}: write KEY=VALUE")));
+        };
+        Ok((thalweg::config::key_name(name, "--set")?, value.to_owned()))
+    };
+    global.set.iter().map(split).collect()
 }
 
 /// Runs a command that talks to a broker: one thread is enough for that.

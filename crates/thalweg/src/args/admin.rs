@@ -147,10 +147,11 @@ pub enum Token {
         #[arg(long, default_value = "30d")]
         expires: String,
     },
-    /// List tokens, without their secrets
+    /// List tokens, without their secrets: yours, and those of others if you may describe the cluster
     #[command(visible_alias = "ls")]
     List,
-    /// Delete a token; the next request of clients that have logged in with it is refused
+    /// Delete a token; the next request of clients that have logged in with it is refused. Tokens that others have
+    /// created need the permission to alter the cluster
     #[command(visible_alias = "rm")]
     Delete { id: String },
 }

@@ -10,25 +10,27 @@ use super::Cli;
 use crate::output::{DONE, USAGE, note};
 
 /// Groups of the help, with the commands of each. Every command is in one group.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     ("Run commands", &["serve", "demo", "status", "top"]),
     ("Data commands", &["publish", "subscribe", "request", "reply", "queue", "cache"]),
     ("Management commands", &["topic", "group", "user", "role", "token", "acl", "config", "inspect"]),
+    ("Connection commands", &["context", "login", "logout"]),
     ("Measurement commands", &["bench"]),
     ("Shell commands", &["completions", "man", "help"]),
 ];
 
 /// Options of other programs: the command (empty: any), the option, and the hint that is printed.
-const HABITS: [(&str, &str, &str); 5] = [
+const HABITS: [(&str, &str, &str); 6] = [
     ("", "--topic", "the topic is an argument: thalweg publish TOPIC VALUE, thalweg subscribe TOPIC"),
     ("serve", "--port", "each door has an option, such as --native and --kafka HOST:PORT: thalweg serve --help"),
     ("start", "--port", "each door has an option, such as --native and --kafka HOST:PORT: thalweg serve --help"),
     ("user", "--password", "the password is the first line of the standard input: thalweg user add NAME < FILE"),
+    ("login", "--password", "others can see a command line: thalweg login asks, or reads --password-stdin"),
     ("", "--bootstrap-server", "use --server HOST:PORT"),
 ];
 
 /// Commands of other programs, with the hint that is printed.
-const COMMAND_HABITS: [(&str, &str); 14] = [
+const COMMAND_HABITS: [(&str, &str); 15] = [
     ("ls", "thalweg topic ls, thalweg queue ls, thalweg cache ls, thalweg group ls"),
     ("list", "thalweg topic list, thalweg queue list, thalweg cache list, thalweg group list"),
     ("rm", "thalweg topic rm NAME, thalweg queue rm NAME, thalweg cache rm NAME, thalweg group rm NAME"),
@@ -41,6 +43,7 @@ const COMMAND_HABITS: [(&str, &str); 14] = [
     ("receive", "thalweg queue receive QUEUE, thalweg subscribe TOPIC"),
     ("get", "thalweg cache get CACHE KEY"),
     ("set", "thalweg cache put CACHE KEY VALUE; --set KEY=VALUE is for the configuration"),
+    ("profile", "thalweg context list, thalweg context use NAME"),
     ("tail", "thalweg subscribe TOPIC --from -10"),
     ("version", "thalweg --version"),
 ];
@@ -71,12 +74,13 @@ pub fn command() -> clap::Command {
     }
     let template =
         format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{listed}Global options:\n{{options}}{{after-help}}");
-    // `serve` starts a broker and does not connect to one.
+    // `serve` starts a broker and does not connect to one. It reads no context.
     let hidden = |id: &'static str| Arg::new(id).hide(true).global(true);
     let hide = |command: clap::Command| {
         let server = hidden("server").long("server").short('s').value_name("ADDRESS");
         let file = |id, long| hidden(id).long(long).value_name("FILE");
-        command.arg(server).arg(file("ca_file", "ca-file")).arg(file("token_file", "token-file"))
+        let context = hidden("context").long("context").value_name("NAME");
+        command.arg(server).arg(context).arg(file("ca_file", "ca-file")).arg(file("token_file", "token-file"))
     };
     command.help_template(template).mut_subcommand("serve", hide)
 }

@@ -11,6 +11,7 @@ mod addresses;
 mod admin;
 mod bench;
 mod cache;
+mod context;
 mod help;
 mod queue;
 
@@ -18,6 +19,7 @@ pub use addresses::Addresses;
 pub use admin::*;
 pub use bench::*;
 pub use cache::*;
+pub use context::*;
 pub use help::{command, explain};
 pub use queue::*;
 
@@ -52,6 +54,9 @@ pub struct Global {
     /// Configuration file; by default `thalweg.toml` in the current directory, if it exists
     #[arg(long, global = true, value_name = "FILE", env = "THALWEG_CONFIG")]
     pub config: Option<PathBuf>,
+    /// Context to use, which `thalweg context add` creates; '' for none [env: THALWEG_CONTEXT=]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub context: Option<String>,
     /// Address of the broker: [quic://|tcp://|tls://]host[:port] [default: 127.0.0.1:7400] [env: THALWEG_SERVER=]
     #[arg(long, short, global = true, value_name = "ADDRESS")]
     pub server: Option<String>,
@@ -134,6 +139,13 @@ Examples:
     Acl(AclCommand),
     /// Show and follow the audit: logins, refusals and administrative acts
     Audit(Audit),
+    /// Add, list, select, show and delete contexts: named sets of client keys, each for one broker
+    #[command(subcommand)]
+    Context(ContextCommand),
+    /// Check a user's password with the broker, and store a token in the context
+    Login(Login),
+    /// Delete the token that `thalweg login` has stored, at the broker and in the context
+    Logout(Logout),
     /// Show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -7,9 +7,11 @@ pub mod bench;
 pub mod cache;
 pub mod config;
 mod confirm;
+pub mod context;
 pub mod demo;
 pub mod group;
 pub mod inspect;
+pub mod login;
 pub mod publish;
 pub mod queue;
 pub mod reply;
@@ -28,11 +30,11 @@ pub mod user;
 
 use std::io::IsTerminal;
 
-use client::{Address, Client, ClientSettings, LinkChange, LinkObserver, Login};
+use client::{Address, Client, ClientSettings, ErrorKind, LinkChange, LinkObserver, Login};
 use thalweg::admin_token;
-use thalweg::config::{Config, Credential};
+use thalweg::config::{Config, ContextUse, Credential};
 
-use crate::output::{Failure, Result, USAGE, remark};
+use crate::output::{FAILED, Failure, Result, USAGE, remark};
 
 /// Connects a client to the broker that the configuration names.
 async fn connect(config: &Config) -> Result<Client> {
@@ -44,7 +46,17 @@ async fn connect(config: &Config) -> Result<Client> {
         _ => {}
     });
     let settings = ClientSettings { observer: Some(observer), ..client_settings(config)? };
-    Ok(Client::connect_with(address, settings).await?)
+    Client::connect_with(address, settings).await.map_err(|error| refused_in_context(config, error))
+}
+
+/// Returns the failure of a connection. One of a login that a context has stored says how to renew it.
+fn refused_in_context(config: &Config, error: client::Error) -> Failure {
+    match config.context() {
+        ContextUse::Used { name, is_logged_in: true, .. } if error.kind == ErrorKind::Denied => {
+            Failure::new(FAILED, format!("{error}; log in again: thalweg login --context {name}"))
+        }
+        _ => error.into(),
+    }
 }
 
 /// Returns the settings of a client, with the login that the configuration names. A password that it does not have is
@@ -57,7 +69,7 @@ fn client_settings(config: &Config) -> Result<ClientSettings> {
         Credential::Token(token) => Some(Login::token(token)?),
         Credential::User(name, Some(password)) => Some(Login::new(name, password)?),
         Credential::User(name, None) if std::io::stdin().is_terminal() => {
-            Some(Login::new(name, user::type_password(name)?)?)
+            Some(Login::new(name, user::type_password(name)?.as_str())?)
         }
         Credential::User(name, None) => {
             let message = format!("the password of user {name} is missing: set password_file or THALWEG_PASSWORD");

@@ -9,6 +9,7 @@ use client::{Error, ErrorKind, TokenInfo};
 use serde_json::{Value, json};
 use thalweg::config::Config;
 use thalweg::config::units::parse_duration;
+use zeroize::Zeroizing;
 
 use super::time::format_time;
 use super::units;
@@ -53,9 +54,10 @@ fn create(config: &Config, user: &str, roles: &[String], expires: &str, is_json:
     Ok(())
 }
 
-fn new_token() -> client::Result<TokenText> {
-    let mut random = [0; TokenText::RANDOM_BYTES];
-    rand::fill(&mut random).map_err(|error| {
+/// Makes a token. It is unknown to the broker until its hash is sent there.
+pub(super) fn new_token() -> client::Result<TokenText> {
+    let mut random = Zeroizing::new([0; TokenText::RANDOM_BYTES]);
+    rand::fill(&mut *random).map_err(|error| {
         Error::new(ErrorKind::Internal, format!("cannot get random numbers from the system: {error}"))
     })?;
     Ok(TokenText::of_random(&random))

@@ -1,7 +1,7 @@
 //! `thalweg user`: add, list and delete users. Passwords do not leave this process: the broker gets only the values
 //! with which it can verify them.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal, Read, Write};
 
 use aws_lc_rs::rand;
 use client::Error;
@@ -11,6 +11,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use ratatui::crossterm::terminal;
 use serde_json::{Value, json};
 use thalweg::config::Config;
+use zeroize::Zeroizing;
 
 use super::{connect, units};
 use crate::args::User;
@@ -18,6 +19,10 @@ use crate::block_on;
 use crate::output::{FAILED, Failure, Result, USAGE};
 
 const SALT_BYTES: usize = 16;
+/// Room for a password, so that usual ones are not copied while they grow.
+const PASSWORD_BYTES: usize = 1024;
+/// Maximum length of a line with a password.
+const PASSWORD_BYTES_MAX: u64 = 64 << 10;
 
 pub fn run(config: &Config, command: User, is_json: bool) -> Result {
     match command {
@@ -105,12 +110,21 @@ fn list(users: &[UserInfo], is_json: bool) -> Result {
 }
 
 /// Reads the first line of the standard input. On a terminal the input is not shown.
-fn read_password(user: &str) -> Result<String> {
-    let password = if io::stdin().is_terminal() {
-        type_password(user)?
-    } else {
-        io::stdin().lock().lines().next().transpose()?.unwrap_or_default()
-    };
+fn read_password(user: &str) -> Result<Zeroizing<String>> {
+    if io::stdin().is_terminal() { type_password(user) } else { pipe_password() }
+}
+
+/// Reads the first line of the standard input, which is no terminal.
+pub(super) fn pipe_password() -> Result<Zeroizing<String>> {
+    let mut password = Zeroizing::new(String::with_capacity(PASSWORD_BYTES));
+    let mut input = io::stdin().lock().take(PASSWORD_BYTES_MAX);
+    input.read_line(&mut password)?;
+    let length = password.trim_end_matches(['\n', '\r']).len();
+    password.truncate(length);
+    checked(password)
+}
+
+fn checked(password: Zeroizing<String>) -> Result<Zeroizing<String>> {
     if password.is_empty() {
         Err(Failure::new(USAGE, "the password is empty; it is the first line of the standard input"))
     } else {
@@ -118,19 +132,20 @@ fn read_password(user: &str) -> Result<String> {
     }
 }
 
-pub(super) fn type_password(user: &str) -> Result<String> {
+/// Asks for a password on the terminal. What is typed is not shown.
+pub(super) fn type_password(user: &str) -> Result<Zeroizing<String>> {
     eprint!("password of {user}: ");
     io::stderr().flush()?;
     terminal::enable_raw_mode()?;
     let typed = type_line();
     terminal::disable_raw_mode()?;
     eprintln!();
-    typed?.ok_or_else(|| Failure::new(FAILED, "no password was entered"))
+    checked(typed?.ok_or_else(|| Failure::new(FAILED, "no password was entered"))?)
 }
 
 /// Reads a typed line up to its end. Returns `None` if the user cancelled.
-fn type_line() -> io::Result<Option<String>> {
-    let mut line = String::new();
+fn type_line() -> io::Result<Option<Zeroizing<String>>> {
+    let mut line = Zeroizing::new(String::with_capacity(PASSWORD_BYTES));
     loop {
         let Event::Key(key) = event::read()? else {
             continue;

@@ -1,11 +1,13 @@
 //! Configuration: the values that the user set, checked as a whole, with their origins.
 //!
-//! A value is taken from a flag, else from a `THALWEG_*` variable, else from the file, else from the size, else from
-//! the profile.
+//! A value is taken from a flag, else from a `THALWEG_*` variable, else from the context, else from the file, else from
+//! the size, else from the profile.
 
 mod builder;
+pub mod contexts;
 mod definitions;
 pub mod keys;
+mod layers;
 mod show;
 pub mod units;
 
@@ -24,8 +26,10 @@ use net::tls::{ClientAuth, Fingerprint};
 use storage::{CompactionSettings, StoreSettings};
 
 pub use builder::Builder;
+use contexts::Chosen;
 pub use definitions::Definitions;
 use keys::{KEYS, Key, Kind, PROFILES, RENAMED, SIZES, Scope};
+pub use layers::ContextUse;
 pub use show::Remark;
 use units::{parse_bytes, parse_time};
 
@@ -39,7 +43,11 @@ pub const ENV_MESSAGE_PREFIX: &str = "THALWEG_MESSAGE_";
 /// Text that replaces a hidden value.
 const HIDDEN: &str = "(hidden)";
 /// Variables with [`ENV_PREFIX`] that are not keys.
-const ENV_OTHERS: [&str; 2] = ["THALWEG_CONFIG", "THALWEG_JSON"];
+const ENV_OTHERS: [&str; 3] = ["THALWEG_CONFIG", "THALWEG_JSON", ENV_CONTEXT];
+/// Variable with the name of the context.
+pub const ENV_CONTEXT: &str = "THALWEG_CONTEXT";
+/// Keys about users, passwords and tokens.
+const LOGIN_KEYS: [&str; 5] = ["user", "password", "password_file", "token", "token_file"];
 
 /// Returns the options of the command line that set a key. Other keys are set with `--set`.
 pub fn flags() -> impl Iterator<Item = &'static str> {
@@ -59,6 +67,8 @@ pub enum Origin {
     Size(&'static str),
     /// The value was set in this file.
     File(PathBuf),
+    /// The value was set in the context of this name.
+    Context(String),
     /// The value was set by this environment variable.
     Env(String),
     /// The value was set by the flag of this name, or by `--set`.
@@ -72,6 +82,7 @@ impl fmt::Display for Origin {
             Self::Profile(name) => write!(f, "profile {name}"),
             Self::Size(name) => write!(f, "size {name}"),
             Self::File(path) => write!(f, "{}", path.display()),
+            Self::Context(name) => write!(f, "context {name}"),
             Self::Env(name) => write!(f, "${name}"),
             Self::Flag(name) if flags().any(|flag| flag == name) => write!(f, "--{name}"),
             Self::Flag(name) => write!(f, "--set {}", name.replace('-', "_")),
@@ -98,6 +109,7 @@ type Result<T> = std::result::Result<T, ConfigError>;
 pub struct Config {
     values: BTreeMap<&'static str, (String, Origin)>,
     definitions: Definitions,
+    context: ContextUse,
 }
 
 /// Credential of a client.
@@ -115,6 +127,8 @@ pub enum Credential<'a> {
 pub struct Sources {
     /// Configuration file, if there is one.
     pub file: Option<PathBuf>,
+    /// Context, if there is one.
+    pub context: Option<Chosen>,
     /// Environment variables with their full names.
     pub env: Vec<(String, String)>,
     /// Flags, each with the name of its key.
@@ -145,14 +159,17 @@ impl Config {
             let found = read_file(path, &mut definitions)?;
             written.extend(found.into_iter().map(|(key, value)| (key, value, Origin::File(path.clone()))));
         }
+        let mut above: Vec<(&'static Key, String, Origin)> = Vec::new();
         for (name, value) in &sources.env {
             let key = find(&name[ENV_PREFIX.len()..].to_lowercase(), &format!("${name}"))?;
-            written.push((key, value.clone(), Origin::Env(name.clone())));
+            above.push((key, value.clone(), Origin::Env(name.clone())));
         }
         for (name, value) in &sources.flags {
             let key = find(name, &format!("--{name}"))?;
-            written.push((key, value.clone(), Origin::Flag(name.replace('_', "-"))));
+            above.push((key, value.clone(), Origin::Flag(name.replace('_', "-"))));
         }
+        let context = layers::insert_context(&mut written, sources.context.as_ref(), &above)?;
+        written.extend(above);
         for (key, value, origin) in &mut written {
             *value = check(key, value).map_err(|e| ConfigError(format!("{} ({origin}): {e}", key.name)))?;
         }
@@ -175,7 +192,7 @@ impl Config {
         for (key, value, origin) in written {
             values.insert(key.name, (value, origin));
         }
-        let config = Self { values, definitions };
+        let config = Self { values, definitions, context };
         config.check_whole()?;
         Ok(config)
     }
@@ -193,6 +210,11 @@ impl Config {
     /// Returns the topics and queues that are created on startup.
     pub fn definitions(&self) -> &Definitions {
         &self.definitions
+    }
+
+    /// Returns whether there is a context, and whether it is used.
+    pub fn context(&self) -> &ContextUse {
+        &self.context
     }
 
     /// Returns every key in the order of the table, with its value (secrets are hidden) and its origin.
@@ -605,7 +627,8 @@ fn cores() -> usize {
 /// Reads the keys and definitions of a file. The keys of the broker are at its top, those of clients under `[client]`.
 fn read_file(path: &Path, definitions: &mut Definitions) -> Result<Vec<(&'static Key, String)>> {
     let text = std::fs::read_to_string(path).map_err(|e| ConfigError(format!("{}: {e}", path.display())))?;
-    let table: toml::Table = text.parse().map_err(|e| ConfigError(format!("{}: {e}", path.display())))?;
+    let table: toml::Table =
+        text.parse().map_err(|e| ConfigError(format!("{}: {}", path.display(), toml_fault(&text, &e))))?;
     let mut found = Vec::new();
     for (name, value) in &table {
         match (name.as_str(), value) {
@@ -625,6 +648,13 @@ fn read_file(path: &Path, definitions: &mut Definitions) -> Result<Vec<(&'static
     Ok(found)
 }
 
+/// Returns the fault of a text that is not TOML, with its line, but not the text of that line: it may be a secret.
+fn toml_fault(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    let line = before.map_or(1, |before| before.matches('\n').count() + 1);
+    format!("line {line}: {}", error.message())
+}
+
 fn file_entry(path: &Path, name: &str, value: &toml::Value, scope: Scope) -> Result<(&'static Key, String)> {
     let place = path.display().to_string();
     let key = find(name, &place)?;
@@ -639,7 +669,8 @@ fn file_entry(path: &Path, name: &str, value: &toml::Value, scope: Scope) -> Res
         toml::Value::String(text) => Ok((key, text.clone())),
         toml::Value::Integer(n) => Ok((key, n.to_string())),
         toml::Value::Boolean(b) => Ok((key, b.to_string())),
-        other => Err(ConfigError(format!("{place}: {name} is a text, a number or a bool, not {other}"))),
+        // The value itself may be a secret.
+        other => Err(ConfigError(format!("{place}: {name} is a text, a number or a bool, not {}", other.type_str()))),
     }
 }
 

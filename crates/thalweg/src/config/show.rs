@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::keys::{Key, Kind, Scope};
-use super::{Config, Origin};
+use super::{Config, ContextUse, Origin};
 
 /// Comment after each value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,9 +15,10 @@ pub enum Remark {
 }
 
 impl Config {
-    /// Returns all keys and definitions as TOML. Comments replace the values of secrets.
+    /// Returns all keys and definitions as TOML. Comments replace the values of secrets, and one names the context.
     pub fn to_toml(&self, remark: Remark) -> String {
-        let mut text = self.keys_to_toml(Scope::Broker, remark);
+        let mut text = self.context_line();
+        text.push_str(&self.keys_to_toml(Scope::Broker, remark));
         text.push_str("\n[client]\n");
         text.push_str(&self.keys_to_toml(Scope::Client, remark));
         for table in self.definitions().tables() {
@@ -25,6 +26,17 @@ impl Config {
             let _ = write!(text, "\n{table}");
         }
         text
+    }
+
+    /// Returns a comment about the context, if there is one.
+    fn context_line(&self) -> String {
+        match self.context() {
+            ContextUse::None => String::new(),
+            ContextUse::Used { name, by, .. } => format!("# context {name}, chosen by {by}\n"),
+            ContextUse::Unused { name, server } => {
+                format!("# context {name} is not used: {server} names another broker\n")
+            }
+        }
     }
 
     fn keys_to_toml(&self, scope: Scope, remark: Remark) -> String {

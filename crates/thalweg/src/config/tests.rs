@@ -12,6 +12,7 @@ fn load(file: &str, env: &[(&str, &str)], flags: &[(&'static str, &str)]) -> Res
     path.write_all(file.as_bytes()).expect("written");
     Config::load(&Sources {
         file: Some(path.path().to_owned()),
+        context: None,
         env: env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
         flags: flags.iter().map(|(n, v)| (*n, (*v).to_owned())).collect(),
     })

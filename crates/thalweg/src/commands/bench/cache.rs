@@ -6,15 +6,14 @@ use ::bench::cache::{self, LADDER, Operation, Plan, Row};
 use client::{CacheSettings, ClientSettings};
 use thalweg::config::Config;
 
-use super::{Data, address, config_flags, create_page, this_program};
+use super::{Data, address, config_flags, create_page, load_of_bench, this_program};
 use crate::args::{BenchCache, CacheOperation, Global};
 use crate::commands::client_settings;
 use crate::commands::spawned::Spawned;
-use crate::load;
 use crate::output::{FAILED, Failure, Result};
 
 pub fn run(global: &Global, args: &BenchCache) -> Result {
-    let config = load(global, Vec::new())?;
+    let config = load_of_bench(global)?;
     let mut page = args.html.as_deref().map(create_page).transpose()?;
     // Dropped after the broker. Dropping it removes the directory.
     let data = args.data.as_deref().map(Data::below);

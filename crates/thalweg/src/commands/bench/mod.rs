@@ -19,8 +19,8 @@ use thalweg::config::Config;
 use crate::args::{Bench, BenchMode, BenchPubsub, BenchRate, Global, Transport};
 use crate::commands::client_settings;
 use crate::commands::spawned::Spawned;
-use crate::load;
 use crate::output::{FAILED, Failure, LOST, Result};
+use crate::{load, load_without_context};
 
 /// Allocator that `main.rs` sets.
 const ALLOCATOR: &str = "mimalloc";
@@ -43,8 +43,13 @@ pub fn run(global: &Global, command: Bench) -> Result {
     }
 }
 
+/// Loads the configuration of a benchmark. A broker that it starts has no use for a context.
+fn load_of_bench(global: &Global) -> Result<Config> {
+    if global.server.is_some() { load(global, Vec::new()) } else { load_without_context(global, Vec::new()) }
+}
+
 fn pubsub(global: &Global, args: &BenchPubsub) -> Result {
-    let config = load(global, Vec::new())?;
+    let config = load_of_bench(global)?;
     let spawned = match &global.server {
         Some(_) => None,
         // The broker gets the configuration of this process.

@@ -9,11 +9,10 @@ use client::{Storage, TopicSettings};
 use indicatif::ProgressBar;
 use thalweg::config::Config;
 
-use super::{Data, PATIENCE, address, config_flags, create_page, this_program};
+use super::{Data, PATIENCE, address, config_flags, create_page, load_of_bench, this_program};
 use crate::args::{BenchStream, Global, StreamConsumer, StreamMode};
 use crate::commands::client_settings;
 use crate::commands::spawned::Spawned;
-use crate::load;
 use crate::output::{FAILED, Failure, LOST, Result};
 
 /// Number of records in the published report, which the first workload repeats.
@@ -50,7 +49,7 @@ impl StreamMode {
 }
 
 pub fn run(global: &Global, args: &BenchStream) -> Result {
-    let config = load(global, Vec::new())?;
+    let config = load_of_bench(global)?;
     let mut file = args.html.as_deref().map(create_page).transpose()?;
     let mut out = std::io::stdout();
     let mut reports = Vec::new();

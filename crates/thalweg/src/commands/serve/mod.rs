@@ -18,7 +18,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{Global, Serve};
-use crate::load;
+use crate::load_without_context;
 use crate::output::{FAILED, Failure, Result, USAGE};
 use stop::Stop;
 
@@ -33,7 +33,7 @@ pub fn run(global: &Global, args: &Serve) -> Result {
     if args.insecure {
         flags.push(("insecure", "true".to_owned()));
     }
-    let config = load(global, flags)?;
+    let config = load_without_context(global, flags)?;
     start_log(&config)?;
     count_panics();
     let runtime = tokio::runtime::Builder::new_multi_thread()

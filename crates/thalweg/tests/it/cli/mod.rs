@@ -1,6 +1,7 @@
 //! Command line: commands, terminals, and benchmarks.
 
 mod commands;
+mod contexts;
 mod terminal;
 mod stream_bench;
 mod cache_bench;

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::support::command::{feed, on};
 use crate::support::server::{PATIENCE, Server, program};
 
 /// Program with a separate terminal.
-struct Terminal {
+pub(super) struct Terminal {
     child: Child,
     keyboard: File,
     screen: Receiver<String>,
@@ -22,13 +22,16 @@ struct Terminal {
 
 impl Terminal {
     fn run(server: &Server, args: &[&str]) -> Self {
+        Self::open(program().args(["--server", &server.url("tcp")]).args(args))
+    }
+
+    /// Runs a command on a new terminal.
+    pub(super) fn open(command: &mut Command) -> Self {
         let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
         grantpt(&controller).and_then(|()| unlockpt(&controller)).expect("for this user");
         let name = ptsname(&controller, Vec::new()).expect("a name").into_string().expect("a path");
         let open = || File::options().read(true).write(true).open(&name).expect("the other end");
-        let child = program()
-            .args(["--server", &server.url("tcp")])
-            .args(args)
+        let child = command
             .stdin(Stdio::from(open()))
             .stdout(Stdio::from(open()))
             .stderr(Stdio::from(open()))
@@ -50,7 +53,7 @@ impl Terminal {
     }
 
     /// Waits until this text is on the screen.
-    fn shows(&mut self, expected: &str) {
+    pub(super) fn shows(&mut self, expected: &str) {
         let begin = Instant::now();
         while !self.shown.contains(expected) {
             let left = PATIENCE.saturating_sub(begin.elapsed());
@@ -61,11 +64,11 @@ impl Terminal {
         }
     }
 
-    fn types(&mut self, text: &str) {
+    pub(super) fn types(&mut self, text: &str) {
         self.keyboard.write_all(text.as_bytes()).expect("typed");
     }
 
-    fn ends(mut self, code: i32) -> String {
+    pub(super) fn ends(mut self, code: i32) -> String {
         let begin = Instant::now();
         let status = loop {
             match self.child.try_wait().expect("its status") {

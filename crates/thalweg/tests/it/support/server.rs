@@ -17,6 +17,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Folder in which brokers write the tokens of their administrators.
 const RUNTIME_DIR: &str = env!("CARGO_TARGET_TMPDIR");
+/// Folder that does not exist, so that the contexts of the user who runs the tests have no effect.
+const NO_CONFIG: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/no-config");
 
 /// Waits for a future, with a time limit.
 pub async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
@@ -53,6 +55,7 @@ fn clean(mut command: Command) -> Command {
     }
     // Most tests do not use these doors, whose ports may be in use.
     command.env("THALWEG_PUBSUB", "off").env("THALWEG_REDIS", "off").env("XDG_RUNTIME_DIR", RUNTIME_DIR);
+    command.env("XDG_CONFIG_HOME", NO_CONFIG);
     command
 }
 
