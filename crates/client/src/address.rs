@@ -1,7 +1,8 @@
-//! Address of a broker: `quic://host:port`, `tcp://host:port`, `tls://host:port`, or a pipe in memory.
+//! Address of a broker: `quic://host:port`, `tcp://host:port`, `tls://host:port`, `unix:PATH`, or a pipe in memory.
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use engine::{Error, ErrorKind, Result};
@@ -38,13 +39,25 @@ pub enum Address {
         /// TCP port.
         port: u16,
     },
+    /// Unix socket of a broker on this machine.
+    Unix {
+        /// Path of the socket file.
+        path: PathBuf,
+    },
     /// Connections in memory to a broker in the same process.
     Pipe(Pipes),
 }
 
 impl Address {
-    /// Parses `[scheme://]host[:port]`. The default scheme is QUIC, the default port 7400.
+    /// Parses `[scheme://]host[:port]` or `unix:PATH`. The default scheme is QUIC, the default port 7400.
     pub fn parse(text: &str) -> Result<Self> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return match path {
+                "" => Err(Error::invalid(format!("address '{text}' names no path: write unix:/run/thalweg.sock"))),
+                path => Ok(Self::Unix { path: path.into() }),
+            };
+        }
         let (scheme, rest) = text.split_once("://").unwrap_or(("quic", text));
         let (host, port) = match rest.rsplit_once(':') {
             // A bare IPv6 address contains colons too, but more than one.
@@ -64,7 +77,7 @@ impl Address {
             "quic" => Ok(Self::Quic { host, port }),
             "tcp" => Ok(Self::Tcp { host, port }),
             "tls" => Ok(Self::Tls { host, port }),
-            other => Err(Error::invalid(format!("address '{text}': '{other}' is not quic, tcp or tls"))),
+            other => Err(Error::invalid(format!("address '{text}': '{other}' is not quic, tcp, tls or unix"))),
         }
     }
 
@@ -72,14 +85,14 @@ impl Address {
     pub(crate) fn host(&self) -> &str {
         match self {
             Self::Quic { host, .. } | Self::Tcp { host, .. } | Self::Tls { host, .. } => host,
-            Self::Pipe(_) => "localhost",
+            Self::Unix { .. } | Self::Pipe(_) => "localhost",
         }
     }
 
     /// Returns the port of a broker on this machine; `None` if the address is that of another machine, or has no port.
     pub fn local_port(&self) -> Option<u16> {
         let host = match self {
-            Self::Pipe(_) => return None,
+            Self::Unix { .. } | Self::Pipe(_) => return None,
             other => other.host(),
         };
         let is_local = host == "localhost"
@@ -87,11 +100,12 @@ impl Address {
         is_local.then(|| self.port())
     }
 
-    /// Returns `true` if both addresses have the same host and port, whatever their transports.
+    /// Returns `true` if both addresses have the same host and port, whatever their transports, or the same path.
     pub fn is_same_broker(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Pipe(one), Self::Pipe(other)) => Arc::ptr_eq(one, other),
-            (Self::Pipe(_), _) | (_, Self::Pipe(_)) => false,
+            (Self::Unix { path: one }, Self::Unix { path: other }) => one == other,
+            (Self::Pipe(_) | Self::Unix { .. }, _) | (_, Self::Pipe(_) | Self::Unix { .. }) => false,
             _ => self.host().eq_ignore_ascii_case(other.host()) && self.port() == other.port(),
         }
     }
@@ -99,7 +113,7 @@ impl Address {
     pub(crate) fn port(&self) -> u16 {
         match self {
             Self::Quic { port, .. } | Self::Tcp { port, .. } | Self::Tls { port, .. } => *port,
-            Self::Pipe(_) => 0,
+            Self::Unix { .. } | Self::Pipe(_) => 0,
         }
     }
 
@@ -107,7 +121,9 @@ impl Address {
     pub(crate) async fn resolve(&self) -> Result<SocketAddr> {
         let (host, port) = match self {
             Self::Quic { host, port } | Self::Tcp { host, port } | Self::Tls { host, port } => (host, *port),
-            Self::Pipe(_) => return Err(Error::invalid("a pipe has no network address")),
+            Self::Unix { .. } | Self::Pipe(_) => {
+                return Err(Error::invalid("a Unix socket and a pipe have no network address"));
+            }
         };
         let lookup = tokio::net::lookup_host((host.as_str(), port)).await;
         let mut found: Vec<SocketAddr> =
@@ -123,6 +139,7 @@ impl fmt::Display for Address {
             Self::Quic { .. } => "quic",
             Self::Tcp { .. } => "tcp",
             Self::Tls { .. } => "tls",
+            Self::Unix { path } => return write!(f, "unix:{}", path.display()),
             Self::Pipe(_) => return f.write_str("pipe in this process"),
         };
         let host = self.host();
@@ -144,10 +161,13 @@ mod tests {
             ("tls://example.org:1", "tls://example.org:1"),
             ("[::1]:9", "quic://[::1]:9"),
             ("::1", "quic://[::1]:7400"),
+            ("unix:/run/a b.sock", "unix:/run/a b.sock"),
+            ("unix:///run/a.sock", "unix:/run/a.sock"),
+            ("unix:a.sock", "unix:a.sock"),
         ] {
             assert_eq!(Address::parse(text).map(|a| a.to_string()), Ok(expected.to_owned()));
         }
-        for bad in ["http://x", "tcp://", ":1", "x:99999"] {
+        for bad in ["http://x", "tcp://", ":1", "x:99999", "unix:", "unix://"] {
             assert!(Address::parse(bad).is_err(), "{bad}");
         }
     }

@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use net::quic::{self, Windows};
 use net::tls::trust::{Fault, Refusal};
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsConnector;
 use wire::frame::BODY_BYTES_MAX;
@@ -148,6 +148,10 @@ impl Dialer {
                 let stream = stream.map_err(|e| self.refused(&refusal).unwrap_or_else(|| self.no_tls(&e)))?;
                 let (input, output) = tokio::io::split(stream);
                 self.over(Link::over_stream(input, output), true, hint).await
+            }
+            Address::Unix { path } => {
+                let socket = UnixStream::connect(path).await.map_err(|e| self.unreachable(&e))?;
+                self.over(Link::over_unix(socket), true, hint).await
             }
             Address::Pipe(pipes) => {
                 let (input, output) = tokio::io::split(pipes());
@@ -361,6 +365,10 @@ impl Dialer {
         match (error.kind, &self.address) {
             _ if is_stranger(&error) => disconnected(&format!("no native door at {}: {}", self.address, error.message)),
             (ErrorKind::Timeout, _) => self.late(hint),
+            (ErrorKind::Disconnected, Address::Unix { .. }) => disconnected(&format!(
+                "no native door answers at {}: {}; use the path of the key native_unix",
+                self.address, error.message
+            )),
             (ErrorKind::Disconnected, Address::Tcp { .. }) => disconnected(&format!(
                 "no native door answers at {}: {}; a broker with a certificate requires TLS from other machines: use \
                  quic:// or tls://",

@@ -15,7 +15,7 @@ use net::outbox::Socket;
 use net::read::{ReadError, Reassemble};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Notify, oneshot};
 use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES};
 use wire::negotiate::{Features, VERSION};
@@ -92,6 +92,11 @@ impl Link {
     pub(crate) fn over_socket(socket: TcpStream) -> Arc<Self> {
         let (input, output) = socket.into_split();
         Self::over(input, Socket::Tcp(output), true)
+    }
+
+    pub(crate) fn over_unix(socket: UnixStream) -> Arc<Self> {
+        let (input, output) = socket.into_split();
+        Self::over(input, Socket::Unix(output), true)
     }
 
     pub(crate) fn over_stream(

@@ -9,7 +9,8 @@ use engine::security::UserName;
 use engine::{Error, ErrorKind, Result};
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
-use net::http::Caller;
+use net::UnixPeer;
+use net::http::{Caller, is_forwarded};
 use net::tls::PeerIdentity;
 
 /// Returns the identity of a client that presented this certificate; `None` if it has none that names a user.
@@ -33,14 +34,22 @@ pub(crate) fn of_certificate(
     identity.filter(|identity| broker.security.is_valid(identity))
 }
 
+/// Returns `true` if a process of the broker's own user, or of root, has sent a request over a Unix socket. One that a
+/// proxy of that user passes on has another sender.
+fn is_of_owner(headers: &HeaderMap, caller: Option<&Caller>) -> bool {
+    let process = caller.and_then(|caller| caller.connection.process);
+    process.is_some_and(UnixPeer::is_owner) && !is_forwarded(headers)
+}
+
 /// Returns the certificate of the client of a request, if the client itself has connected.
 pub(crate) fn certificate_of(caller: &Caller) -> Option<&PeerIdentity> {
     caller.connection.identity.as_ref().filter(|_| !caller.is_proxied)
 }
 
 /// Returns the identity of the sender of a request: of a user who has logged in, if a login is required and the request
-/// has one; otherwise that of the connection's certificate; otherwise, if no login is required, an anonymous one. A
-/// missing or wrong login is `Denied`.
+/// has one; otherwise that of the connection's certificate; otherwise, over a Unix socket, the administrator if the
+/// sender is of the broker's own user; otherwise, if no login is required, an anonymous one. A missing or wrong login
+/// is `Denied`.
 pub(crate) async fn identify(
     broker: &Broker,
     door: Door,
@@ -54,6 +63,9 @@ pub(crate) async fn identify(
         && let Some(identity) = of_certificate(broker, caller.and_then(certificate_of), source)
     {
         return Ok(identity);
+    }
+    if header.is_none() && is_of_owner(headers, caller) {
+        return Ok(broker.security.log_in_owner(source));
     }
     if !is_login_required {
         return Ok(Identity::anonymous(&source.host()));

@@ -33,6 +33,66 @@ pub struct UnixAcceptor {
     reserve: Reserve,
 }
 
+/// Process at the other end of a Unix socket, as the system knew it when it connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnixPeer {
+    /// Effective user id; `None` if the system does not know it.
+    pub uid: Option<u32>,
+}
+
+impl UnixPeer {
+    /// User id of root.
+    const ROOT: u32 = 0;
+    /// User id that Linux shows for users of another namespace: it stands for any of them.
+    const UNMAPPED: u32 = 65_534;
+
+    /// Returns `true` if the process belongs to the user of this process, or to root.
+    pub fn is_owner(self) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        self.uid.is_some_and(|uid| uid == Self::ROOT || uid == own && own != Self::UNMAPPED)
+    }
+}
+
+/// Listening sockets of one service: a TCP socket, and perhaps a Unix socket.
+pub struct Acceptors {
+    tcp: Acceptor,
+    unix: Option<UnixAcceptor>,
+}
+
+/// Connection that was accepted.
+pub(crate) enum Accepted {
+    Tcp(TcpStream, SocketAddr),
+    Unix(UnixStream, UnixPeer),
+}
+
+impl From<Acceptor> for Acceptors {
+    fn from(tcp: Acceptor) -> Self {
+        Self { tcp, unix: None }
+    }
+}
+
+impl Acceptors {
+    /// Adds a Unix socket.
+    pub fn with_unix(self, unix: UnixAcceptor) -> Self {
+        Self { unix: Some(unix), ..self }
+    }
+
+    /// Returns the next connection of any of the sockets.
+    pub(crate) async fn accept(&mut self) -> Accepted {
+        let Self { tcp, unix } = self;
+        let of_unix = async {
+            match unix {
+                Some(unix) => unix.accept().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            (stream, peer) = tcp.accept() => Accepted::Tcp(stream, peer),
+            (stream, peer) = of_unix => Accepted::Unix(stream, peer),
+        }
+    }
+}
+
 /// Identity of a file independent of its name: the device and the inode number.
 type FileId = (u64, u64);
 
@@ -104,9 +164,16 @@ impl UnixAcceptor {
     /// Binds a Unix socket with the permissions `mode`. A stale socket file, which no process listens on, is replaced.
     pub fn bind(path: &Path, mode: u32) -> io::Result<Self> {
         remove_stale(path)?;
-        let listener = UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-        Ok(Self { listener, path: path.to_owned(), file: file_at(path)?, reserve: Reserve::open() })
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&SockAddr::unix(path)?)?;
+        // Nobody can connect before the socket listens, when it has its permissions.
+        let listening = std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+            .and_then(|()| socket.listen(BACKLOG))
+            .and_then(|()| UnixListener::from_std(socket.into()))
+            .and_then(|listener| Ok((listener, file_at(path)?)));
+        let (listener, file) = listening.inspect_err(|_| drop(std::fs::remove_file(path)))?;
+        Ok(Self { listener, path: path.to_owned(), file, reserve: Reserve::open() })
     }
 
     /// Returns the path of the socket file.
@@ -114,13 +181,15 @@ impl UnixAcceptor {
         &self.path
     }
 
-    /// Returns the next connection. Errors are handled as in [`Acceptor::accept`].
-    pub async fn accept(&mut self) -> UnixStream {
+    /// Returns the next connection, with the process at its other end. Errors are handled as in [`Acceptor::accept`].
+    pub async fn accept(&mut self) -> (UnixStream, UnixPeer) {
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
                     STATS.accepted.fetch_add(1, Ordering::Relaxed);
-                    return stream;
+                    let uid = stream.peer_cred().map(|credentials| credentials.uid());
+                    let uid = uid.inspect_err(|error| tracing::debug!(%error, "the system does not know a peer"));
+                    return (stream, UnixPeer { uid: uid.ok() });
                 }
                 Err(error) => self.reserve.wait_out(error, self.listener.accept()).await,
             }
@@ -203,6 +272,14 @@ impl Reserve {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_owner_of_a_process_is_its_user_or_root() {
+        let own = rustix::process::geteuid().as_raw();
+        let is_owner = |uid| UnixPeer { uid }.is_owner();
+        assert!(is_owner(Some(own)) && is_owner(Some(0)));
+        assert!(!is_owner(Some(own + 1)) && !is_owner(Some(UnixPeer::UNMAPPED)) && !is_owner(None));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_comes_after_descriptors_ran_out_is_not_closed() {

@@ -33,9 +33,9 @@ pub mod wheel;
 pub mod shutdown;
 pub mod telemetry;
 
-pub use accept::Acceptor;
+pub use accept::{Acceptor, Acceptors, UnixAcceptor, UnixPeer};
 pub use limits::{ConnectionLimits, ConnectionPermit, Connections};
-pub use listen::{Address, Listener, Plaintext};
+pub use listen::{Address, Listener, Plaintext, UnixSocket};
 pub use outbox::Outbox;
 pub use service::{Server, Service, ServiceSettings};
 pub use shutdown::{Drain, Shutdown};

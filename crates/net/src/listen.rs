@@ -45,6 +45,29 @@ pub(crate) enum Kind {
     Quic { endpoints: Vec<quinn::Endpoint>, config: quinn::ServerConfig, windows: Windows },
 }
 
+/// Unix socket of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnixSocket {
+    /// Path of the socket file.
+    pub path: PathBuf,
+    /// Permissions of the socket file: a process that may write to it may connect.
+    pub mode: u32,
+}
+
+impl UnixSocket {
+    /// Binds the socket. A stale socket file, which no process listens on, is replaced. The error names the path.
+    pub fn bind(&self) -> io::Result<UnixAcceptor> {
+        UnixAcceptor::bind(&self.path, self.mode)
+            .map_err(|error| io::Error::other(format!("the Unix socket {}: {error}", self.path.display())))
+    }
+}
+
+impl From<UnixAcceptor> for Listener {
+    fn from(acceptor: UnixAcceptor) -> Self {
+        Self(Kind::Unix(acceptor))
+    }
+}
+
 /// TLS settings of a TCP listener.
 #[derive(Clone)]
 pub(crate) struct TlsOffer {

@@ -93,6 +93,7 @@ fn native(config: &Config, common: Common) -> Closed {
     let quic_endpoints = config.quic_endpoints();
     Ok(Box::new(doors::native::Settings {
         address,
+        unix: config.unix_socket(Door::Native),
         hello_timeout,
         allow_plain,
         is_login_required,
@@ -115,6 +116,7 @@ fn http(config: &Config, common: Common) -> Closed {
     }
     Ok(Box::new(doors::http::Settings {
         address,
+        unix: config.unix_socket(Door::Http),
         header_timeout: hello_timeout,
         body_bytes_max: config.size("http_body_max_bytes"),
         allow_plain,

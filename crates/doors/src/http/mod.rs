@@ -41,7 +41,7 @@ use net::http::{
     RequestBody, SecurityHeaders,
 };
 use net::tls::Tls;
-use net::{Acceptor, Connections, Drain};
+use net::{Acceptor, Acceptors, Connections, Drain, UnixSocket};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
@@ -67,6 +67,8 @@ const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Settings of the HTTP door.
 pub struct Settings {
     pub address: SocketAddr,
+    /// Unix socket on which the door listens as well.
+    pub unix: Option<UnixSocket>,
     /// Maximum time in which a connection must send the headers of a request, and maximum time between requests.
     pub header_timeout: Duration,
     /// Maximum size of one body, and of one frame of a WebSocket.
@@ -91,6 +93,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             address: (Ipv4Addr::LOCALHOST, 0).into(),
+            unix: None,
             header_timeout: Duration::from_secs(5),
             body_bytes_max: 4 << 20,
             allow_plain: false,
@@ -602,8 +605,13 @@ async fn open(
     limit: Arc<Connections>,
     drain: Drain,
 ) -> io::Result<SocketAddr> {
+    let unix = settings.unix.as_ref().map(UnixSocket::bind).transpose()?;
     let acceptor = Acceptor::bind(settings.address)?;
     let address = acceptor.local_addr()?;
+    let mut acceptors = Acceptors::from(acceptor);
+    if let Some(unix) = unix {
+        acceptors = acceptors.with_unix(unix);
+    }
     let runtime = settings.runtime(broker.doors(), ledger::of_answers(&broker));
     let http = Http::new(settings, broker);
     let router = router(http.clone());
@@ -618,6 +626,6 @@ async fn open(
     });
     let server = HttpServer::new(runtime, settings.tls.as_deref(), limit, service)?;
     http.register(server.stats());
-    tokio::spawn(server.serve(acceptor, drain));
+    tokio::spawn(server.serve(acceptors, drain));
     Ok(address)
 }

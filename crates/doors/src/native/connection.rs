@@ -21,7 +21,7 @@ use wire::{Request, Response, Subscribe};
 
 use super::codec::{self, Answer, DeliveryEncoder, NativeProtocol};
 use super::errors::{self, Verdict};
-use super::login::Login;
+use super::login::{self, Login};
 use super::room::Room;
 use super::{access, caches, map, queues};
 
@@ -104,7 +104,7 @@ impl Handler<NativeProtocol> for NativeHandler {
     /// Attributes the work of this turn to the client.
     fn turn(&self, stream: &Stream, begins: bool) {
         broker::act_for(begins.then(|| {
-            let address = stream.connection.peer.address.map(|at| at.ip());
+            let address = login::address_of(&stream.connection.peer);
             Acting { door: Door::Native, address, user: stream.connection.login.current().user().clone() }
         }));
     }

@@ -1,11 +1,13 @@
 //! Logins over the native protocol.
 
 use std::cell::{Ref, RefCell};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use broker::{Broker, Door, Identity, LoginSource, Sasl, SaslStep, unknown_mechanism};
 use engine::{Error, ErrorKind, Result};
-use net::service::Peer;
+use net::UnixPeer;
+use net::service::{Peer, Transport};
 use net::tls::PeerIdentity;
 use wire::Response;
 
@@ -15,7 +17,14 @@ use crate::login;
 const TOKEN: &str = "TOKEN";
 
 fn source_of(peer: &Peer) -> LoginSource {
-    LoginSource { door: Door::Native, address: peer.address.map(|at| at.ip()) }
+    LoginSource { door: Door::Native, address: address_of(peer) }
+}
+
+/// Returns the address of a peer; that of this machine for one of a Unix socket, so that the limits for an address
+/// apply to it. A pipe has none.
+pub(super) fn address_of(peer: &Peer) -> Option<IpAddr> {
+    let of_unix = (peer.transport == Transport::Unix).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    peer.address.map(|at| at.ip()).or(of_unix)
 }
 
 /// State of the login of a connection.
@@ -36,13 +45,16 @@ enum Step {
 }
 
 impl Login {
-    /// Creates the state of a connection. A client with a certificate has logged in.
+    /// Creates the state of a connection. A client with a certificate has logged in, and so has a process of the
+    /// broker's own user over a Unix socket.
     pub(super) fn new(broker: &Broker, is_required: bool, peer: &Peer) -> Self {
         let source = source_of(peer);
         let certificate = PeerIdentity::of_certificates(Some(&peer.certificates));
         let certified = login::of_certificate(broker, certificate.as_ref(), source);
-        let step = if certified.is_some() { Step::In } else { Step::Out };
-        let identity = certified.unwrap_or_else(|| Identity::anonymous(&source.host()));
+        let is_owner = peer.process.is_some_and(UnixPeer::is_owner);
+        let known = certified.or_else(|| is_owner.then(|| broker.security.log_in_owner(source)));
+        let step = if known.is_some() { Step::In } else { Step::Out };
+        let identity = known.unwrap_or_else(|| Identity::anonymous(&source.host()));
         Self { is_required, step: RefCell::new(step), identity: RefCell::new(Arc::new(identity)) }
     }
 

@@ -24,7 +24,7 @@ use net::quic::{self, Windows};
 use net::service::Timeouts;
 use net::telemetry::Telemetry;
 use net::tls::Tls;
-use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSettings, Shutdown, Workers};
+use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSettings, Shutdown, UnixSocket, Workers};
 use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES};
 
 use codec::NativeProtocol;
@@ -46,6 +46,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
 /// Settings of the native door.
 pub struct Settings {
     pub address: SocketAddr,
+    /// Unix socket on which the door listens as well.
+    pub unix: Option<UnixSocket>,
     /// Maximum duration of the handshake and the hello of a connection.
     pub hello_timeout: Duration,
     /// `true` if peers on other machines may connect without TLS.
@@ -109,8 +111,9 @@ impl Native {
         Self { server: Server::start(service, workers, connections, shutdown), telemetry }
     }
 
-    /// Opens the port for TCP and for QUIC. Returns the bound address.
+    /// Opens the Unix socket, if there is one, and the port for TCP and for QUIC. Returns the bound address.
     pub fn listen(&self, settings: &Settings, tls: &Tls, workers: &Workers) -> io::Result<SocketAddr> {
+        let unix = settings.unix.as_ref().map(UnixSocket::bind).transpose()?;
         let tls = tls.server_config(&[wire::negotiate::ALPN])?;
         let quic = quic::server_config(tls.clone())?;
         let mut tries = 1;
@@ -130,6 +133,9 @@ impl Native {
         let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };
         self.server.listen(tcp.with_tls(tls, plaintext))?;
         self.server.listen(quic)?;
+        if let Some(unix) = unix {
+            self.server.listen(unix.into())?;
+        }
         Ok(address)
     }
 }

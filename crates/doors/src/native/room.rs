@@ -12,6 +12,7 @@ use wire::caches::Value;
 use wire::{CacheRequest, CacheResponse, Response};
 
 use super::codec::Answer;
+use super::login::address_of;
 
 /// Maximum time that a response waits for memory.
 const ROOM_WAIT: Duration = Duration::from_secs(5);
@@ -25,7 +26,7 @@ pub(super) struct Room {
 
 impl Room {
     pub fn of(broker: &Broker, peer: &Peer) -> Self {
-        Self { answers: broker.answers().clone(), address: peer.address.map(|address| address.ip()) }
+        Self { answers: broker.answers().clone(), address: address_of(peer) }
     }
 
     /// Returns when it is the client's turn. Called before the client receives something that others then cannot have,

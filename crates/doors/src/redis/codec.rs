@@ -511,6 +511,7 @@ fn peer(is_known: bool) -> Rc<Peer> {
         local: None,
         worker: 0,
         certificates: Vec::new(),
+        process: None,
         quic: None,
         is_known: std::cell::Cell::new(is_known),
     })

@@ -25,7 +25,7 @@ use super::server::Shared;
 use super::stats::HttpStats;
 use super::wire::Wire;
 use crate::tls::PeerIdentity;
-use crate::{ConnectionPermit, Drain};
+use crate::{ConnectionPermit, Drain, UnixPeer};
 
 /// First bytes of an HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -40,6 +40,8 @@ pub struct Connection {
     pub is_tls: bool,
     /// Identity that the client has proved, if it presented a certificate.
     pub identity: Option<PeerIdentity>,
+    /// Process at the other end, if the connection is one of a Unix socket.
+    pub process: Option<UnixPeer>,
     pub(super) activity: Activity,
     pub(super) stats: Arc<HttpStats>,
     is_listener_draining: Arc<AtomicBool>,
@@ -62,6 +64,7 @@ impl Connection {
             peer,
             is_tls: false,
             identity: None,
+            process: None,
             activity: Activity::default(),
             stats,
             is_listener_draining,

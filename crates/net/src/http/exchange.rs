@@ -118,7 +118,9 @@ where
 {
     let mut exchange = Exchange::begin(connection.clone());
     let (mut head, incoming) = request.into_parts();
-    let client = origin(connection.peer.ip(), &head.headers, &shared.settings.trusted_proxies);
+    // The peer of a Unix socket has no address that a setting could trust.
+    let proxies = if connection.process.is_some() { &[] } else { &shared.settings.trusted_proxies[..] };
+    let client = origin(connection.peer.ip(), &head.headers, proxies);
     if shared.settings.access_log {
         exchange.log = Some(Entry {
             method: head.method.clone(),
@@ -152,7 +154,7 @@ where
         connection.clone(),
     );
     let is_secure = client.is_secure.unwrap_or(connection.is_tls);
-    let is_proxied = is_trusted(connection.peer.ip(), &shared.settings.trusted_proxies);
+    let is_proxied = is_trusted(connection.peer.ip(), proxies);
     head.extensions.insert(Caller { connection, address: client.address, is_proxied, is_secure });
     let answer = shared.service.call(Request::from_parts(head, body)).await;
     let answer = match (answer, cut.get()) {

@@ -77,6 +77,11 @@ pub(super) struct Origin {
     pub is_secure: Option<bool>,
 }
 
+/// Returns `true` if a proxy has sent a request for another client, or seems to have done so.
+pub fn is_forwarded(headers: &HeaderMap) -> bool {
+    [FORWARDED, X_FORWARDED_FOR].iter().any(|name| headers.contains_key(name))
+}
+
 /// Returns `true` if the address belongs to one of the proxies.
 pub(super) fn is_trusted(address: IpAddr, proxies: &[IpNetwork]) -> bool {
     proxies.iter().any(|network| network.contains(address))

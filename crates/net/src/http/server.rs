@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use hyper::service::Service;
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -29,9 +29,10 @@ use super::rate::Rates;
 use super::refusal::{Reason, Refusal};
 use super::stats::HttpStats;
 use super::wire::{LAST_WORDS, Wire, last_words};
+use crate::accept::{Accepted, Acceptors};
 use crate::limits::Cap;
 use crate::tls::{PeerIdentity, Tls};
-use crate::{Acceptor, ConnectionPermit, Connections, Drain, Shutdown};
+use crate::{ConnectionPermit, Connections, Drain, Shutdown, UnixPeer};
 
 /// First byte of a TLS handshake; no request begins with it.
 const TLS_HANDSHAKE: u8 = 0x16;
@@ -51,6 +52,8 @@ const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
 /// Maximum number of refused clients that receive an answer at the same time; the connections of others are just
 /// closed.
 const REFUSALS_MAX: u64 = 64;
+/// Address that stands for the clients of a Unix socket, which come from this machine.
+const UNIX_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// Time that a listener waits longer than its connections.
 const DRAIN_MARGIN: Duration = Duration::from_secs(1);
 
@@ -131,13 +134,15 @@ where
         self.0.stats.clone()
     }
 
-    /// Accepts and serves until the drain begins, and then until the connections have ended or are cut.
-    pub async fn serve(self, mut acceptor: Acceptor, mut drain: Drain) {
+    /// Accepts and serves until the drain begins, and then until the connections have ended or are cut. A connection of
+    /// a Unix socket has no TLS.
+    pub async fn serve(self, acceptors: impl Into<Acceptors>, mut drain: Drain) {
         let shared = self.0;
+        let mut acceptor = acceptors.into();
         let connections = Shutdown::default();
         loop {
             tokio::select! {
-                (socket, peer) = acceptor.accept() => shared.take(socket, peer, connections.drain()),
+                accepted = acceptor.accept() => shared.take(accepted, connections.drain()),
                 () = drain.begun() => break,
             }
         }
@@ -155,7 +160,7 @@ where
                 }
             };
             tokio::select! {
-                (socket, peer) = accepted => shared.take(socket, peer, late.drain()),
+                accepted = accepted => shared.take(accepted, late.drain()),
                 are_done = &mut done => {
                     if !are_done.is_clean() {
                         tracing::warn!("HTTP connections did not end in time");
@@ -205,7 +210,34 @@ where
     }
 
     /// Serves a new connection in a separate task once its protocol is known, or refuses it.
-    fn take(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr, drain: Drain) {
+    fn take(self: &Arc<Self>, accepted: Accepted, drain: Drain) {
+        match accepted {
+            Accepted::Tcp(socket, peer) => self.take_tcp(socket, peer, drain),
+            Accepted::Unix(socket, process) => self.take_unix(socket, process, drain),
+        }
+    }
+
+    fn take_unix(self: &Arc<Self>, socket: UnixStream, process: UnixPeer, drain: Drain) {
+        let shared = self.clone();
+        let permit = match self.connections.admit(None) {
+            Ok(permit) => permit,
+            Err(refused) => {
+                tracing::warn!("refused a connection of this machine: {refused}");
+                let refusal = too_many(&refused);
+                tokio::spawn(async move { shared.refuse_unix(socket, refusal).await });
+                return;
+            }
+        };
+        let mut connection = self.connection(UNIX_ADDRESS, drain, permit);
+        connection.process = Some(process);
+        tokio::spawn(async move {
+            if let Some((version, wire)) = shared.begin_plain(socket, connection).await {
+                shared.spawn(version, wire);
+            }
+        });
+    }
+
+    fn take_tcp(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr, drain: Drain) {
         let shared = self.clone();
         let is_plain_allowed = self.settings.plaintext.is_allowed(peer.ip());
         if !is_plain_allowed && self.tls.is_none() {
@@ -218,8 +250,7 @@ where
             Ok(permit) => permit,
             Err(refused) => {
                 tracing::warn!(%peer, "refused a connection: {refused}");
-                let refusal =
-                    Refusal::new(Reason::Connections, format!("this server refuses the connection: {refused}"));
+                let refusal = too_many(&refused);
                 tokio::spawn(async move { shared.refuse(socket, refusal).await });
                 return;
             }
@@ -344,6 +375,18 @@ where
         }
         last_words(socket, &self.refusal_text(&refusal), LAST_WORDS).await;
     }
+
+    /// Sends a client of a Unix socket, which has no TLS, the reason why it is not served.
+    async fn refuse_unix(&self, socket: UnixStream, refusal: Refusal) {
+        self.stats.add_refused(refusal.reason);
+        if let Some(_permit) = self.refusals.acquire(1) {
+            last_words(socket, &self.refusal_text(&refusal), LAST_WORDS).await;
+        }
+    }
+}
+
+fn too_many(refused: &impl std::fmt::Display) -> Refusal {
+    Refusal::new(Reason::Connections, format!("this server refuses the connection: {refused}"))
 }
 
 /// Returns `true` if the first byte begins a TLS handshake.

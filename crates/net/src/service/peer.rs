@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddr;
 
+use crate::UnixPeer;
+
 /// Properties of a connection that are known when it opens.
 #[derive(Clone, Debug)]
 pub struct Peer {
@@ -19,6 +21,8 @@ pub struct Peer {
     pub worker: usize,
     /// Certificate chain that the peer presented, as it was sent.
     pub certificates: Vec<rustls::pki_types::CertificateDer<'static>>,
+    /// Process at the other end, if the connection is one of a Unix socket.
+    pub process: Option<UnixPeer>,
     /// QUIC connection, for protocols that open their own streams.
     pub quic: Option<quinn::Connection>,
     /// `true` if the peer has identified itself to the handler's satisfaction. A protocol may apply tighter limits to

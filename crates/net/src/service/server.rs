@@ -29,7 +29,7 @@ use crate::outbox::Socket;
 use crate::quic::{self, Windows};
 use crate::shutdown::Stages;
 use crate::workers::{Place, Places};
-use crate::{Drain, Outbox, Shutdown, Workers};
+use crate::{Drain, Outbox, Shutdown, UnixPeer, Workers};
 
 /// Part of the maximum number of connections from which on a QUIC peer has to prove its address first.
 const VALIDATE_FROM_PART: usize = 8;
@@ -54,7 +54,7 @@ struct Arrival {
 
 enum Arrived {
     Tcp(std::net::TcpStream, SocketAddr, Option<TlsOffer>),
-    Unix(std::os::unix::net::UnixStream),
+    Unix(std::os::unix::net::UnixStream, UnixPeer),
     Pipe(Box<dyn Pipe>),
     Endpoint(quinn::Endpoint, Box<QuicOffer>),
 }
@@ -136,8 +136,8 @@ impl Server {
             })),
             Kind::Unix(mut acceptor) => drop(tokio::spawn(async move {
                 let mut drain = server.shutdown.drain();
-                while let Some(socket) = drain.or_begun(acceptor.accept()).await {
-                    server.take_unix(socket);
+                while let Some((socket, peer)) = drain.or_begun(acceptor.accept()).await {
+                    server.take_unix(socket, peer);
                 }
             })),
             Kind::Quic { endpoints, config, windows } => {
@@ -171,12 +171,12 @@ impl Server {
         }
     }
 
-    fn take_unix(&self, socket: UnixStream) {
+    fn take_unix(&self, socket: UnixStream, peer: UnixPeer) {
         let Some((hold, worker)) = self.admit(None) else {
             return;
         };
         match socket.into_std() {
-            Ok(socket) => self.send(worker, Arrival { what: Arrived::Unix(socket), hold }),
+            Ok(socket) => self.send(worker, Arrival { what: Arrived::Unix(socket, peer), hold }),
             Err(error) => tracing::debug!(%error, "connection lost while it was placed"),
         }
     }
@@ -220,7 +220,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             let live = self.clone();
             match what {
                 Arrived::Tcp(socket, address, tls) => drop(spawn_local(live.serve_tcp(socket, address, tls, hold))),
-                Arrived::Unix(socket) => drop(spawn_local(live.serve_unix(socket, hold))),
+                Arrived::Unix(socket, peer) => drop(spawn_local(live.serve_unix(socket, peer, hold))),
                 Arrived::Pipe(pipe) => {
                     let peer = self.peer(Transport::Pipe, None, None);
                     drop(spawn_local(async move { live.serve_stream(pipe, peer, hold).await }));
@@ -238,6 +238,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             local,
             worker: self.worker.index(),
             certificates: Vec::new(),
+            process: None,
             quic: None,
             is_known: Cell::new(false),
         }
@@ -292,8 +293,8 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         self.serve_one(Plain(reader), outbox, peer, hold)
     }
 
-    async fn serve_unix(self: Rc<Self>, socket: std::os::unix::net::UnixStream, hold: Hold) {
-        let peer = self.peer(Transport::Unix, None, None);
+    async fn serve_unix(self: Rc<Self>, socket: std::os::unix::net::UnixStream, process: UnixPeer, hold: Hold) {
+        let peer = Peer { process: Some(process), ..self.peer(Transport::Unix, None, None) };
         match UnixStream::from_std(socket) {
             Ok(socket) => {
                 let (reader, writer) = socket.into_split();

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use client::Address;
 use serde_json::{Map, Value, json};
 use thalweg::config::contexts::{Chosen, ChosenBy, Context, ContextName, Contexts, LoginSecret, StoredLogin};
 use thalweg::config::keys::{KEYS, Kind};
@@ -107,8 +108,14 @@ fn add(contexts: &Contexts, global: &Global, args: ContextAdd) -> Result {
     ] {
         keys.extend(value.clone().map(|value| (key, value)));
     }
-    for (_, value) in keys.iter_mut().filter(|(key, value)| PATHS.contains(key) && !value.is_empty()) {
-        *value = std::path::absolute(&*value)?.display().to_string();
+    for (key, value) in keys.iter_mut().filter(|(_, value)| !value.is_empty()) {
+        if PATHS.contains(key) {
+            *value = std::path::absolute(&*value)?.display().to_string();
+        } else if *key == "server"
+            && let Ok(Address::Unix { path }) = Address::parse(value)
+        {
+            *value = Address::Unix { path: std::path::absolute(path)? }.to_string();
+        }
     }
     contexts.put(&Context::new(name.clone(), &keys)?)?;
     if args.is_current {

@@ -99,6 +99,8 @@ pub const SIZES: [&str; 4] = ["none", "small", "medium", "large"];
 pub const LANE_POLICIES: [&str; 4] = ["auto", "subscriber_id_hash", "connection_id_hash", "round_robin_pin"];
 /// Values of the key `auth`.
 pub const AUTH: [&str; 2] = ["off", "required"];
+/// Values of the key `unix_mode`: the broker's user, also its group, everyone.
+pub const UNIX_MODES: [&str; 3] = ["0600", "0660", "0666"];
 const TLS_CLIENT_AUTH: [&str; 2] = ["requested", "required"];
 /// Values of the key `sqs_auth`.
 pub const SQS_AUTH: [&str; 2] = ["off", "verify"];
@@ -150,6 +152,9 @@ pub const KEYS: &[Key] = &[
     // Doors, certificates, users and limits of connections.
     key("native", Broker, Kind::Address, "127.0.0.1:7400", "Address of the native door, QUIC and TCP"),
     key("http", Broker, Kind::Address, "127.0.0.1:7401", "Address of the HTTP door: records, SSE, WebSocket, metrics, health"),
+    key("native_unix", Broker, Kind::Text, "", "Path of a Unix socket of the native door; clients of the broker's own user, and of root, are administrators there"),
+    key("http_unix", Broker, Kind::Text, "", "Path of a Unix socket of the HTTP door; clients of the broker's own user, and of root, are administrators there"),
+    key("unix_mode", Broker, Kind::Choice(&UNIX_MODES), "0600", "Permissions of native_unix and http_unix: who on this machine may connect"),
     key("kafka", Broker, Kind::Address, "127.0.0.1:9092", "Address of the Kafka door, TCP and TLS"),
     key("kafka_advertised", Broker, Kind::Text, "", "Advertised address for Kafka clients, host:port; by default the one they connected to"),
     key("pubsub", Broker, Kind::Address, "127.0.0.1:8085", "Address of the Google Pub/Sub door, gRPC and REST"),
@@ -243,7 +248,7 @@ pub const KEYS: &[Key] = &[
     key("log", Broker, Kind::Text, "info", "Log filter: a level, or target=level,..."),
     key("log_format", Broker, Kind::Choice(&LOG_FORMATS), "text", "Format of the log"),
     // Clients.
-    key("server", Client, Kind::Text, "127.0.0.1:7400", "Address of the broker: [quic://|tcp://|tls://]host[:port]"),
+    key("server", Client, Kind::Text, "127.0.0.1:7400", "Address of the broker: [quic://|tcp://|tls://]host[:port], or unix:PATH"),
     key("user", Client, Kind::Text, "", "User to log in as; the command line asks for the password if none is set"),
     key("password", Client, Kind::Secret, "", "Password of `user`; set THALWEG_PASSWORD rather than an option, which others can see"),
     key("password_file", Client, Kind::Text, "", "File whose first line is the password of `user`"),

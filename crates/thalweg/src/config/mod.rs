@@ -21,6 +21,7 @@ use broker::{ConfiguredUser, Door, Issuer, LanePolicy};
 use client::ClientSettings;
 use engine::security::{NameRules, RoleName, UserName};
 use engine::{FeedLimits, TopicSettings, nearest};
+use net::UnixSocket;
 use net::http::IpNetwork;
 use net::tls::{ClientAuth, Fingerprint};
 use storage::{CompactionSettings, StoreSettings};
@@ -245,6 +246,7 @@ impl Config {
         for (door, address) in self.doors()? {
             self.check_bind(door, address)?;
         }
+        self.check_unix_sockets()?;
         for row in &TABLE {
             (row.settings)(self, Common::to_check(self))?;
         }
@@ -438,6 +440,37 @@ impl Config {
             .next()
             .map(Some)
             .ok_or_else(|| ConfigError(format!("{name} = {text}: the name does not resolve to an address")))
+    }
+
+    /// Returns the Unix socket of a door that has one, if a path is set.
+    pub fn unix_socket(&self, door: Door) -> Option<UnixSocket> {
+        let path = self.path(match door {
+            Door::Native => "native_unix",
+            Door::Http => "http_unix",
+            Door::Kafka | Door::Pubsub | Door::Redis | Door::Sqs => return None,
+        })?;
+        // The values of the key are octal numbers.
+        let mode = u32::from_str_radix(self.text("unix_mode"), 8).unwrap_or(0o600);
+        Some(UnixSocket { path, mode })
+    }
+
+    /// Checks that a door with a Unix socket is open, and that no other door has that socket.
+    fn check_unix_sockets(&self) -> Result<()> {
+        let sockets = Door::ALL.into_iter().filter_map(|door| Some((door, self.unix_socket(door)?)));
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for (door, UnixSocket { path, .. }) in sockets {
+            let key = door.key();
+            if self.address(key)?.is_none() {
+                let message =
+                    format!("{key}_unix has no effect while {key} = off: set {key} = 127.0.0.1:0, or remove it");
+                return Err(ConfigError(message));
+            }
+            if paths.contains(&path) {
+                return Err(ConfigError(format!("{key}_unix: another door has the socket {}", path.display())));
+            }
+            paths.push(path);
+        }
+        Ok(())
     }
 
     /// Returns the doors that are not off, with their addresses.

@@ -176,6 +176,9 @@ fn this_program() -> Program {
 
 /// Returns the address of a server for the measured transport.
 fn address(transport: Transport, server: &str) -> Result<Address> {
+    if server.starts_with("unix:") {
+        return Ok(Address::parse(server)?);
+    }
     let scheme = match transport {
         Transport::Quic => "quic",
         Transport::Tcp => "tcp",

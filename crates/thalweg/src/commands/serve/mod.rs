@@ -94,6 +94,9 @@ fn banner(config: &Config, server: &Server) {
             _ => format!("{address}  {}", door.transports()),
         };
         line(&format!("  {:<7} {shown}", door.key()));
+        if let Some(socket) = config.unix_socket(door) {
+            line(&format!("          unix:{}", socket.path.display()));
+        }
     }
     match config.data() {
         Some(data) => line(&format!("  data    {}", data.display())),

@@ -178,7 +178,7 @@ fn a_context_is_added_once_and_without_secrets_on_the_command_line() {
         (&["--server", "a", "--set", "token=geheim"], "use --token-file, or thalweg login"),
         (&["--server", "a", "--set", "password=geheim"], "use --password-file, or thalweg login"),
         (&["--server", "a", "--set", "memory_max=1GiB"], "memory_max is a key of the broker"),
-        (&["--server", "ftp://a"], "'ftp' is not quic, tcp or tls"),
+        (&["--server", "ftp://a"], "'ftp' is not quic, tcp, tls or unix"),
         (&["--server", "a", "--user", "ann", "--token-file", "f"], "cannot be used with"),
         (&["--server", "a", "--client-cert", "f"], "--client-key"),
         (&["--server", "a", "--password-file", "f"], "--user"),

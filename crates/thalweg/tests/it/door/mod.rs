@@ -14,3 +14,4 @@ mod policies;
 mod certificates;
 mod strangers;
 mod tokens;
+mod unix;
