@@ -8,7 +8,7 @@ use thalweg::config::contexts::{Chosen, ChosenBy, Context, ContextName, Contexts
 use thalweg::config::keys::{KEYS, Kind};
 use thalweg::config::{ConfigError, ENV_CONTEXT};
 
-use super::time::format_time;
+use super::time::{format_time, now_ms};
 use super::user::say;
 use super::{confirm, units};
 use crate::args::{ContextAdd, ContextCommand, Global, Yes};
@@ -190,7 +190,9 @@ fn login_of(context: &Context) -> String {
     let has = |name: &str| context.value(name).is_some_and(|value| !value.is_empty());
     match &context.login {
         Some(StoredLogin { secret: LoginSecret::Token(_, expires_ms), .. }) => {
-            format!("token until {}", format_time(*expires_ms as i64))
+            let is_expired = *expires_ms <= now_ms();
+            let when = if is_expired { "expired" } else { "until" };
+            format!("token {when} {}", format_time(*expires_ms as i64))
         }
         Some(StoredLogin { secret: LoginSecret::Password(_), .. }) => "stored password".to_owned(),
         None if has("token_file") || has("token") => "token".to_owned(),

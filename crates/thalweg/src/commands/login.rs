@@ -40,7 +40,7 @@ pub fn log_in(global: &Global, args: &Login) -> Result {
         let stored = if args.store_password {
             store(&context, user.clone(), LoginSecret::Password(password)).map(|()| None)
         } else {
-            store_token(&client, &context, &user, expires_ms).await.map(|()| Some(expires_ms))
+            store_token(&client, &config, &context, &user, expires_ms).await.map(|()| Some(expires_ms))
         };
         if stored.is_ok() {
             end_previous(&client, &context).await;
@@ -100,17 +100,29 @@ async fn connect(config: &Config, login: client::Login) -> client::Result<Client
     Client::connect_with(Address::parse(config.server_address())?, settings).await
 }
 
-/// Creates a token at the broker and stores it. A token that cannot be stored is deleted again.
-async fn store_token(client: &Client, context: &Context, user: &str, expires_ms: u64) -> Result {
+/// Creates a token at the broker and stores it. A token that cannot be used or stored is deleted again.
+async fn store_token(client: &Client, config: &Config, context: &Context, user: &str, expires_ms: u64) -> Result {
     let token = new_token()?;
     let created = client.put_own_token(token.id, token.hash(), expires_ms).await;
     created.map_err(|error| no_token(user, &error))?;
-    let secret = LoginSecret::Token(Zeroizing::new(token.reveal()), expires_ms);
-    let stored = store(context, user.to_owned(), secret);
+    let text = Zeroizing::new(token.reveal());
+    let stored = match log_in_with(config, &text).await {
+        Ok(()) => store(context, user.to_owned(), LoginSecret::Token(text, expires_ms)),
+        Err(error) => {
+            let message = format!("no client can log in with a token here: {error}; or pass --store-password");
+            Err(Failure::new(FAILED, message))
+        }
+    };
     if stored.is_err() {
         client.delete_token(token.id).await?;
     }
     stored
+}
+
+/// Checks that clients can log in with a token: without TLS they do not send one to another machine.
+async fn log_in_with(config: &Config, token: &str) -> client::Result<()> {
+    connect(config, client::Login::token(token)?).await?.close().await;
+    Ok(())
 }
 
 /// Returns the failure of a login whose password is right.

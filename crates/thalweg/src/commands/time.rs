@@ -1,11 +1,16 @@
 //! Parsing and formatting of times and start positions.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use client::Start;
 use thalweg::config::units::parse_duration;
 
 use crate::output::{Failure, Result, USAGE};
+
+/// Returns the time of day in milliseconds since 1970.
+pub fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
 
 /// Parses `earliest`, `live` or `latest`, an offset, `@TIME` (UTC) or `@-5m`, given as the value of an option.
 pub fn parse_start(option: &str, text: &str) -> Result<Start> {
@@ -25,8 +30,7 @@ pub fn parse_start(option: &str, text: &str) -> Result<Start> {
     };
     if let Some(ago) = time.strip_prefix('-') {
         let seconds = parse_duration(ago).ok_or_else(|| wrong("not a duration"))?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        return Ok(Start::Time(now.saturating_sub(seconds).as_millis() as i64));
+        return Ok(Start::Time(Duration::from_millis(now_ms()).saturating_sub(seconds).as_millis() as i64));
     }
     parse_time(time).map(Start::Time).ok_or_else(|| wrong("not a time"))
 }

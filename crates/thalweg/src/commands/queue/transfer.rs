@@ -19,7 +19,6 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use client::{Client, MessagePhase, NewQueue, OutMessage, PeekedMessage, Queue, Storage};
 use engine::queue::header;
@@ -29,6 +28,7 @@ use tokio::io::AsyncBufReadExt;
 
 use super::message::Encoding;
 use super::{all_sent, input, print, settings_to_json};
+use crate::commands::time::now_ms;
 use crate::commands::units;
 use crate::output::{FAILED, Failure, Result};
 
@@ -217,8 +217,4 @@ pub async fn import(
     }
     let json = serde_json::json!({ "queue": queue.name(), "imported": sent });
     print(out, is_json, &json, &format!("queue {} has {sent} more messages", queue.name()))
-}
-
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }

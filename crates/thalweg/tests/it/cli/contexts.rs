@@ -1,6 +1,7 @@
 //! Contexts of the command line, `thalweg login` and `thalweg logout`.
 
 use std::fs::Permissions;
+use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -402,6 +403,10 @@ fn a_login_that_has_ended_is_renewed() {
     home.run(&["topic", "list"]).ok();
     command::on(&server, ["user", "delete", "ann"]).ok();
     assert!(home.run(&["topic", "list"]).failed(FAILED).contains("log in again"));
+    let text = home.text("prod");
+    let expiry = text.lines().find(|line| line.starts_with("expires_ms")).expect("a line");
+    home.write("prod", &text.replace(expiry, "expires_ms = 1"), 0o600);
+    assert!(home.run(&["context", "list"]).ok().contains("token expired 1970-01-01"));
     // A token that the broker has deleted already needs no deletion.
     home.run(&["logout"]).ok();
     for expires in ["never", "0s", "soon", "91d"] {
@@ -445,6 +450,34 @@ fn a_password_is_stored_only_on_request() {
     let others = command::on(&server, ["token", "create", "bob"]).ok();
     let id = &others[3..19];
     assert!(home.run(&["token", "delete", id]).failed(FAILED).contains("may not alter the cluster"));
+}
+
+/// Returns an address of this machine that is not loopback, if it has one. No packet is sent.
+fn outer_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    // Reserved for documentation (RFC 5737).
+    socket.connect("192.0.2.1:9").ok()?;
+    socket.local_addr().ok().map(|address| address.ip()).filter(|address| !address.is_loopback())
+}
+
+/// A token is sent to another machine only over TLS, so a login without it stores none. Runs only on a machine with a
+/// network.
+#[test]
+fn a_login_without_tls_stores_no_token_that_could_not_be_sent() {
+    let Some(address) = outer_address() else { return };
+    let server = Server::with(&["auth=required", "users=bob:secret", "native=0.0.0.0:0", "insecure=true"]);
+    let home = Home::new();
+    let port = server.address.port();
+    home.run(&["context", "add", "prod", "--server", &format!("tcp://{address}:{port}"), "--use"]).ok();
+    let refused = home.feed(&["login", "--user", "bob", "--password-stdin"], "secret").failed(FAILED);
+    assert!(refused.contains("only over TLS") && refused.contains("--store-password"), "{refused}");
+    assert!(!home.text("prod").contains("[login]"), "nothing is stored");
+    let url = format!("tcp://127.0.0.1:{port}");
+    let tokens = home
+        .with(&[("THALWEG_PASSWORD", "secret")], &["--json", "--server", &url, "--set", "user=bob", "token", "list"]);
+    assert_eq!(tokens.json(), json!([]), "no token is left at the broker");
+    home.feed(&["login", "--user", "bob", "--password-stdin", "--store-password"], "secret").ok();
+    home.run(&["topic", "create", "b1"]).ok();
 }
 
 #[test]
