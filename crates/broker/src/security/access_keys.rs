@@ -30,8 +30,8 @@ impl Security {
         Ok(Some(SigningKey { id, user: key.user, account: key.account, secret, expires_ms: key.expires_ms }))
     }
 
-    /// Returns the identity of a client that has signed with an access key, with these roles in addition to those of its
-    /// user.
+    /// Returns the identity of a client that has signed with an access key. It has these roles in addition to those of
+    /// its user.
     pub fn identity_of_key(self: &Arc<Self>, key: SigningKey, roles: Vec<RoleName>, source: LoginSource) -> Identity {
         self.record_login(source, key.user.as_str(), None);
         if let Some(expires_ms) = key.expires_ms {

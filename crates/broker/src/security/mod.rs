@@ -5,6 +5,7 @@
 //! configuration.
 
 mod access_keys;
+mod acls;
 mod certificates;
 mod expiry;
 mod identity;
@@ -14,8 +15,9 @@ mod sasl;
 mod random;
 mod seal;
 mod tokens;
+mod users;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,8 +26,8 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use engine::limits::{SECRET_BYTES_MAX, SECRETS_MAX};
 use engine::security::{
-    Acl, AclFilter, ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Pattern, Resource,
-    ResourceKind, RoleName, SECURITY_TOPIC, SecurityRecord, Tables, UserName, Users, wrong_password,
+    ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Resource, ResourceKind,
+    SECURITY_TOPIC, SecurityRecord, Tables, UserName, Users, wrong_password,
 };
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use futures_util::FutureExt;
@@ -170,13 +172,6 @@ impl Security {
         }
     }
 
-    fn check_changeable(&self, user: &UserName) -> Result<()> {
-        if self.configured.contains(user) {
-            return Err(Error::invalid(format!("user {user} is in the configuration: change it there (key users)")));
-        }
-        Ok(())
-    }
-
     fn count<T>(&self, outcome: Result<T>) -> Result<T> {
         let count = match &outcome {
             Ok(_) => &self.counts.authentications,
@@ -195,16 +190,6 @@ fn listed(names: impl ExactSizeIterator<Item = String>) -> String {
         list.push_str(&format!(", and {others} others"));
     }
     list
-}
-
-/// Returns the records that delete the tokens and access keys of users.
-fn without_password(tables: &Tables, is_gone: impl Fn(&UserName) -> bool) -> Vec<SecurityRecord> {
-    let Tables { tokens, access_keys, .. } = tables;
-    let tokens = tokens.iter().filter(|(_, token)| is_gone(&token.user));
-    let keys = access_keys.iter().filter(|(_, key)| is_gone(&key.user));
-    let tokens = tokens.map(|(id, _)| SecurityRecord::Token { id: *id, token: None });
-    let keys = keys.map(|(id, _)| SecurityRecord::AccessKey { id: id.clone(), key: None });
-    tokens.chain(keys).collect()
 }
 
 /// Returns the broker's part of the nonce of an exchange.
@@ -305,6 +290,7 @@ impl Security {
     /// Returns the identity of a process of the broker's own user, whom the system has named to a door. It is an
     /// administrator.
     pub fn log_in_owner(&self, source: LoginSource) -> Identity {
+        self.record_login(source, UserName::administrator().as_str(), None);
         self.counts.authentications.add(1);
         Identity::administrator(&source.host())
     }
@@ -482,212 +468,6 @@ impl Security {
         let error = Error::new(ErrorKind::Denied, message);
         self.core.record_refusal(&what.to_string(), &error);
         error
-    }
-
-    /// Returns all users, ordered by name.
-    pub async fn users(&self) -> Result<Vec<UserStatus>> {
-        self.open().await?;
-        let security = self;
-        let tables = security.permissions.read();
-        let status = |(name, credentials): (&UserName, &BTreeMap<Mechanism, Credential>)| UserStatus {
-            name: name.clone(),
-            mechanisms: credentials.iter().map(|(mechanism, kept)| (*mechanism, kept.iterations())).collect(),
-            is_configured: security.configured.contains(name),
-            is_super: security.super_users.contains(name),
-        };
-        Ok(tables.users.iter().map(status).collect())
-    }
-
-    /// Sets credentials of users and replaces those that they have for the same mechanisms. Tokens that these users
-    /// have created for themselves are deleted: they were created with the old password. The change is atomic, and
-    /// durable when this completes.
-    pub async fn put_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Credential)>) -> Result<()> {
-        let users =
-            listed(credentials.iter().map(|(user, credential)| format!("{user} {}", credential.mechanism().name())));
-        let act = async {
-            self.change(|tables, security| {
-                for (user, _) in &credentials {
-                    security.check_changeable(user)?;
-                    tables.users.check_room(user)?;
-                }
-                let users: BTreeSet<&UserName> = credentials.iter().map(|(user, _)| user).collect();
-                let tokens = users.into_iter().flat_map(|user| tables.own_tokens(user).map(|(id, _)| id));
-                let tokens = tokens.map(|id| SecurityRecord::Token { id, token: None }).collect::<Vec<_>>();
-                let record = |(user, credential): (UserName, Credential)| SecurityRecord::Credential {
-                    user,
-                    mechanism: credential.mechanism(),
-                    credential: Some(credential),
-                };
-                Ok((credentials.into_iter().map(record).chain(tokens).collect(), ()))
-            })
-            .await
-        };
-        self.core.audited("set password", &users, act).await
-    }
-
-    /// Deletes a user with all passwords, tokens and access keys. Entries and roles of that name stay.
-    pub async fn delete_user(self: &Arc<Self>, user: UserName) -> Result<()> {
-        let name = user.clone();
-        let act = async {
-            self.change(|tables, security| {
-                security.check_changeable(&user)?;
-                let mechanisms = tables.users.get(user.as_str()).into_iter().flat_map(BTreeMap::keys);
-                let passwords = mechanisms.map(|mechanism| SecurityRecord::Credential {
-                    user: user.clone(),
-                    mechanism: *mechanism,
-                    credential: None,
-                });
-                let gone: Vec<SecurityRecord> =
-                    passwords.chain(without_password(tables, |owner| *owner == user)).collect();
-                if gone.is_empty() {
-                    return Err(Error::not_found(format!(
-                        "there is no user '{user}' with a password, a token or an access key"
-                    )));
-                }
-                Ok((gone, ()))
-            })
-            .await
-        };
-        self.core.audited("delete user", name.as_str(), act).await
-    }
-
-    /// Deletes credentials of users; a user without any is deleted, with the tokens and access keys of that user.
-    /// Connected clients are disconnected at their next request: see [`is_valid`](Self::is_valid).
-    pub async fn delete_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Mechanism)>) -> Result<()> {
-        let users = listed(credentials.iter().map(|(user, mechanism)| format!("{user} {}", mechanism.name())));
-        let act = async {
-            let credentials: BTreeSet<(UserName, Mechanism)> = credentials.into_iter().collect();
-            self.change(|tables, security| {
-                for (user, mechanism) in &credentials {
-                    security.check_changeable(user)?;
-                    if tables.users.get(user.as_str()).is_none_or(|user| !user.contains_key(mechanism)) {
-                        return Err(Error::not_found(format!("user {user} has no password for {}", mechanism.name())));
-                    }
-                }
-                let mut left: BTreeMap<&UserName, usize> = BTreeMap::new();
-                for (user, _) in &credentials {
-                    let has = || tables.users.get(user.as_str()).map_or(0, BTreeMap::len);
-                    *left.entry(user).or_insert_with(has) -= 1;
-                }
-                let others = without_password(tables, |owner| left.get(owner) == Some(&0));
-                let gone = |(user, mechanism)| SecurityRecord::Credential { user, mechanism, credential: None };
-                Ok((credentials.into_iter().map(gone).chain(others).collect(), ()))
-            })
-            .await
-        };
-        self.core.audited("delete password", &users, act).await
-    }
-
-    /// Returns the access control entries that match a filter.
-    pub async fn acls(&self, filter: &AclFilter) -> Result<Vec<Acl>> {
-        self.open().await?;
-        Ok(self.permissions.read().acls.found(filter))
-    }
-
-    /// Adds access control entries. Entries that exist already are ignored.
-    pub async fn create_acls(self: &Arc<Self>, acls: Vec<Acl>) -> Result<()> {
-        let entries = listed(acls.iter().map(Acl::to_string));
-        let act = async {
-            self.change(|tables, _| {
-                acls.iter().try_for_each(Acl::validate)?;
-                let fresh: BTreeSet<Acl> = acls.into_iter().filter(|acl| !tables.acls.contains(acl)).collect();
-                tables.acls.check_room(&fresh)?;
-                Ok((fresh.into_iter().map(|acl| SecurityRecord::Acl { acl, is_present: true }).collect(), ()))
-            })
-            .await
-        };
-        self.core.audited("create acls", &entries, act).await
-    }
-
-    /// Deletes access control entries: those that match a filter and are of a kind that the client knows. Returns the
-    /// entries that each filter deleted.
-    pub async fn delete_acls(
-        self: &Arc<Self>,
-        filters: Vec<AclFilter>,
-        is_known: fn(&Acl) -> bool,
-    ) -> Result<Vec<Vec<Acl>>> {
-        let deleted = self
-            .change(|tables, _| {
-                let mut found: Vec<Vec<Acl>> = filters.iter().map(|filter| tables.acls.found(filter)).collect();
-                found.iter_mut().for_each(|acls| acls.retain(is_known));
-                let gone: BTreeSet<Acl> = found.iter().flatten().cloned().collect();
-                Ok((gone.into_iter().map(|acl| SecurityRecord::Acl { acl, is_present: false }).collect(), found))
-            })
-            .await;
-        let entries = deleted.as_ref().map_or_else(
-            |_| String::new(),
-            |found| listed(found.iter().flatten().map(Acl::to_string).collect::<Vec<_>>().into_iter()),
-        );
-        self.core.record_act("delete acls", &entries, deleted.as_ref().err());
-        deleted
-    }
-
-    /// Replaces access control entries in one change: `decide` receives those that match a filter and returns those to
-    /// have instead, with an answer. An entry outside of the filter is refused, so that a door cannot change more than
-    /// it authorized.
-    pub async fn replace_acls<T: Send + 'static>(
-        self: &Arc<Self>,
-        filter: AclFilter,
-        decide: impl FnOnce(&BTreeSet<Acl>) -> Result<(BTreeSet<Acl>, T)>,
-    ) -> Result<T> {
-        let act = self.change(|tables, _| {
-            let before: BTreeSet<Acl> = tables.acls.found(&filter).into_iter().collect();
-            let (after, answer) = decide(&before)?;
-            let fresh: Vec<&Acl> = after.difference(&before).collect();
-            for acl in &fresh {
-                acl.validate()?;
-                if !filter.means(acl) {
-                    let Pattern { kind, name, .. } = &acl.pattern;
-                    let message = format!("an entry of {} for {} {name} is none of these", acl.principal, kind.name());
-                    return Err(Error::new(ErrorKind::Denied, message));
-                }
-            }
-            tables.acls.check_room(fresh.iter().copied())?;
-            let gone: Vec<&Acl> = before.difference(&after).collect();
-            let entries = [&gone, &fresh].map(|acls| listed(acls.iter().map(|acl| acl.to_string())));
-            let of = |is_present: bool| move |acl: &Acl| SecurityRecord::Acl { acl: acl.clone(), is_present };
-            let gone = gone.into_iter().map(of(false));
-            Ok((gone.chain(fresh.into_iter().map(of(true))).collect(), (answer, entries)))
-        });
-        let outcome = act.await;
-        let error = outcome.as_ref().err();
-        match outcome.as_ref().map(|(_, entries)| entries) {
-            Ok([gone, fresh]) => {
-                for (action, entries) in [("delete acls", gone), ("create acls", fresh)] {
-                    if !entries.is_empty() {
-                        self.core.record_act(action, entries, None);
-                    }
-                }
-            }
-            Err(_) => self.core.record_act("replace acls", "", error),
-        }
-        outcome.map(|(answer, _)| answer)
-    }
-
-    /// Returns the members of all roles that have any: users in the order of their names, each with its roles.
-    pub async fn members(&self) -> Result<Vec<(UserName, Vec<RoleName>)>> {
-        self.open().await?;
-        let tables = self.permissions.read();
-        let of_user = |(user, roles): (&UserName, &BTreeSet<RoleName>)| (user.clone(), roles.iter().cloned().collect());
-        Ok(tables.members.iter().map(of_user).collect())
-    }
-
-    /// Gives a user a role, or takes it away. The user does not have to exist, as a client may also log in with a
-    /// credential of another issuer.
-    pub async fn set_member(self: &Arc<Self>, user: UserName, role: RoleName, is_present: bool) -> Result<()> {
-        let action = if is_present { "add role" } else { "remove role" };
-        let name = format!("{role} {user}");
-        let act = async {
-            self.change(|tables, _| {
-                if tables.members.contains(&user, &role) == is_present {
-                    return Ok((Vec::new(), ()));
-                }
-                tables.members.check_room(usize::from(is_present))?;
-                Ok((vec![SecurityRecord::Member { user, role, is_present }], ()))
-            })
-            .await
-        };
-        self.core.audited(action, &name, act).await
     }
 
     /// Returns a secret of the broker itself, which no request can read.

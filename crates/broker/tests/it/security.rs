@@ -6,7 +6,7 @@ use std::sync::Arc;
 use broker::{Broker, ConfiguredUser, Door, Identity, LoginSource, SecuritySettings, Settings};
 use engine::ErrorKind;
 use engine::ids::INTERNAL_TOPICS;
-use engine::limits::{OWN_TOKEN_LIFETIME_MS_MAX, OWN_TOKENS_PER_USER_MAX};
+use engine::limits::{ACLS_MAX, OWN_TOKEN_LIFETIME_MS_MAX, OWN_TOKENS_PER_USER_MAX};
 use engine::security::{
     Acl, AclFilter, Credential, Mechanism, Operation, Pattern, PatternKind, Principal, Resource, ResourceKind,
     RoleName, Token, TokenText, UserName,
@@ -398,4 +398,55 @@ async fn the_tokens_of_one_user_are_bounded() {
     assert!(create(102, 60_000).await.expect_err("full").message.contains("thalweg token delete"));
     let root = broker.security.log_in(name("root"), "root's".into(), SOURCE).await.expect("it is right");
     assert_eq!(broker.security.tokens(&root).await.expect("read").len(), OWN_TOKENS_PER_USER_MAX);
+}
+
+/// A door that authorized a change of one resource, or of one user, changes nothing else.
+#[tokio::test]
+async fn replaced_entries_are_those_of_a_filter_and_no_others() {
+    let broker = start(settings());
+    let old = [allow("app", Operation::Read, "t"), allow("app", Operation::Read, "u")];
+    broker.security.create_acls(old.to_vec()).await.expect("added");
+    let of_topic = || AclFilter::of_pattern(allow("app", Operation::Read, "t").pattern);
+    let replace = async |filter: AclFilter, after: Vec<Acl>| {
+        broker
+            .security
+            .replace_acls(filter, |_| Ok((after.into_iter().collect(), ())))
+            .await
+            .map_err(|error| error.kind)
+    };
+    let all = async || broker.security.acls(&AclFilter::default()).await.expect("listed");
+    let on = |kind, name: &str| Acl {
+        pattern: Pattern { kind, name: name.into(), matching: PatternKind::Literal },
+        ..allow("app", Operation::All, "t")
+    };
+    let prefix = Pattern { matching: PatternKind::Prefix, ..allow("app", Operation::Read, "t").pattern };
+    for outside in [
+        allow("app", Operation::Write, "u"),
+        on(ResourceKind::Cluster, Resource::CLUSTER_NAME),
+        on(ResourceKind::Queue, "t"),
+        Acl { pattern: prefix, ..allow("app", Operation::Write, "t") },
+    ] {
+        let both = vec![allow("app", Operation::Write, "t"), outside.clone()];
+        assert_eq!(replace(of_topic(), both).await, Err(ErrorKind::Denied), "{outside:?}");
+    }
+    let of_user = AclFilter::of_principal(Principal::User(name("app")));
+    assert_eq!(replace(of_user, vec![allow("other", Operation::Read, "t")]).await, Err(ErrorKind::Denied));
+    // It would be read back as everyone.
+    assert_eq!(replace(of_topic(), vec![allow("*", Operation::Read, "t")]).await, Err(ErrorKind::Invalid));
+    assert_eq!(all().await, old);
+    replace(of_topic(), vec![allow("app", Operation::Write, "t")]).await.expect("replaced");
+    assert_eq!(all().await, [allow("app", Operation::Write, "t"), allow("app", Operation::Read, "u")]);
+    assert!(may(&broker, "app", Operation::Write, "t") && !may(&broker, "app", Operation::Read, "t"));
+}
+
+#[tokio::test]
+async fn entries_for_which_there_is_no_room_replace_nothing() {
+    let broker = start(settings());
+    let many = (0..ACLS_MAX).map(|at| allow("app", Operation::Read, &format!("t{at}")));
+    broker.security.create_acls(many.collect()).await.expect("there is room");
+    let filter = AclFilter::of_pattern(allow("app", Operation::Read, "t0").pattern);
+    let more = [allow("app", Operation::Write, "t0"), allow("app", Operation::Delete, "t0")];
+    let full = broker.security.replace_acls(filter, |_| Ok((more.into(), ()))).await.expect_err("it is full");
+    assert!(full.kind == ErrorKind::Busy && full.message.contains("delete some first"), "{full}");
+    assert!(may(&broker, "app", Operation::Read, "t0") && !may(&broker, "app", Operation::Write, "t0"));
 }

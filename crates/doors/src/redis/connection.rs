@@ -202,10 +202,9 @@ impl Handler<RedisProtocol> for Door {
 
     /// Attributes the work of this turn to the client.
     fn turn(&self, session: &Session, begins: bool) {
-        broker::act_for(begins.then(|| {
-            let address = session.peer.address.map(|at| at.ip());
-            Acting { door: broker::Door::Redis, address, user: session.identity.borrow().user().clone() }
-        }));
+        let address = session.peer.address.map(|at| at.ip());
+        let acting = || Acting { door: broker::Door::Redis, address, user: session.identity.borrow().user().clone() };
+        broker::act_for(begins.then(acting));
     }
 
     fn call(&self, session: &mut Session, request: Request<'_>) -> Reply<Answer, Later> {
