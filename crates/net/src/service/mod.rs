@@ -29,7 +29,7 @@ pub use body::Body;
 pub use input::Input;
 pub use out::Out;
 pub use peer::{Peer, Transport};
-pub use protocol::{Decoded, Fault, FaultKind, Handler, Held, Never, Order, Protocol, Reply, Standing};
+pub use protocol::{Decoded, Fault, FaultKind, Handler, Held, Never, Order, Protocol, Reply, Spent, Standing};
 pub use server::Server;
 
 use crate::limits::{Cap, Lease};

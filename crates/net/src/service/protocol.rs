@@ -277,12 +277,38 @@ pub trait Handler<P: Protocol>: 'static {
         Standing::Open
     }
 
+    /// Returns `true` if no further frame is handled before [`Handler::pause`] was called. Called before each frame.
+    fn wants_pause(&self, session: &Self::Session) -> bool {
+        let _ = session;
+        false
+    }
+
+    /// Called when the stream begins, and in each turn in which the peer has sent or received something or a pause is
+    /// wanted: before the answers are written, and after it. If it returns a future, nothing more is read until that
+    /// completes: back-pressure on a peer that sends too much. Answers are still written, and the shutdown does not
+    /// wait for it.
+    fn pause(&self, session: &mut Self::Session, spent: Spent) -> Option<Held> {
+        let _ = (session, spent);
+        None
+    }
+
     /// Called when the shutdown begins. Returns work that the stream has to finish first, in addition to answering its
     /// requests.
     fn drain(&self, session: &mut Self::Session) -> Option<Held> {
         let _ = session;
         None
     }
+}
+
+/// Use of a stream since the last call of [`Handler::pause`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Requests and messages that were handled.
+    pub requests: u64,
+    /// Bytes that the peer has sent.
+    pub bytes_read: u64,
+    /// Bytes that were written to the peer, also by other threads.
+    pub bytes_written: u64,
 }
 
 /// Future that blocks a stream until it completes. Boxed, because it is rare.

@@ -20,6 +20,7 @@ over_every_transport!(
     one_request_may_have_several_answers,
     a_request_without_an_answer_is_a_fault,
     a_message_holds_back_later_frames,
+    a_paused_stream_is_answered_and_not_read,
 );
 
 fn answer(id: u32, words: &str) -> ServerFrame {
@@ -296,5 +297,26 @@ async fn a_message_holds_back_later_frames(way: Way) {
         assert!(order[0].is_some() && order[0] < order[1], "{order:?}");
         drop(peer);
         assert_eq!(fixture.assert_all_released().await.messages, 2);
+    }
+}
+
+async fn a_paused_stream_is_answered_and_not_read(way: Way) {
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
+        assert_eq!(peer.request(1, "echo first").await, b"first");
+        assert_eq!(peer.request(2, "pause p").await, b"paused");
+        fixture.world.until("begin p").await;
+        // The request before it was told after its own turn.
+        fixture.world.until("spent 1 requests").await;
+        peer.send_all(&[one_way("note told"), call(3, "echo after")]).await;
+        // Another connection is served, and this one is not read.
+        let mut other = fixture.dial(way).await;
+        assert_eq!(other.request(1, "echo other").await, b"other");
+        assert_eq!(fixture.world.noted("told"), 0);
+        fixture.world.open("p", 1);
+        assert_eq!(peer.receive().await, answer(3, "after"));
+        assert_eq!(fixture.world.noted("told"), 1);
+        drop((peer, other));
+        fixture.assert_all_released().await;
     }
 }

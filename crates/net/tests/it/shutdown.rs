@@ -13,6 +13,7 @@ over_every_transport!(
     started_requests_are_answered_before_the_end,
     a_body_that_is_coming_is_taken_to_its_end,
     a_message_that_is_begun_is_finished,
+    a_paused_stream_does_not_delay_the_end,
     a_peer_without_a_request_receives_a_fault,
     peers_that_do_not_end_are_cut_at_the_deadline,
     answers_reach_a_peer_that_closes_its_half,
@@ -263,5 +264,21 @@ async fn dropping_everything_ends_it() {
             world.until("end x").await;
             peer.reader.assert_end().await;
         }
+    }
+}
+
+async fn a_paused_stream_does_not_delay_the_end(way: Way) {
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
+        assert_eq!(peer.request(1, "pause p").await, b"paused");
+        fixture.world.until("begin p").await;
+        let end = async {
+            fixture.world.until("drain").await;
+            assert_eq!(peer.receive().await, ServerFrame::Push(0, b"going away".into()));
+            peer.reader.assert_end().await;
+            drop(peer);
+        };
+        let (ended, ()) = tokio::join!(fixture.end(PATIENCE), end);
+        assert!(ended.is_clean(), "{ended:?}");
     }
 }

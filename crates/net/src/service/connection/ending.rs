@@ -149,7 +149,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        let is_working = self.pending.is_some() || self.held.is_some() || !self.bodies.is_empty();
+        let is_working =
+            self.pending.is_some() || self.held.is_some() || self.pause.is_some() || !self.bodies.is_empty();
         !is_working && self.rest.is_empty() && self.stalled.is_none()
     }
 

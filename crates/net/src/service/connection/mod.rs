@@ -22,7 +22,7 @@ use super::body::{self, Permits};
 use super::input::Input;
 use super::out::Out;
 use super::pending::{Answer, Begun, Pending};
-use super::protocol::{Decoded, Fault, FaultKind, Handler, Held, Order, Protocol, Reply, Standing};
+use super::protocol::{Decoded, Fault, FaultKind, Handler, Held, Order, Protocol, Reply, Spent, Standing};
 use super::rest::Rest;
 use super::scratch::{self, Batch, Scratch};
 use super::transport::Transport;
@@ -55,6 +55,8 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     bodies: Bodies<P>,
     /// Future of a message that has to complete before any other frame is handled.
     held: Option<Held>,
+    /// Pause that the handler wants: nothing is read until it ends.
+    pause: Option<Held>,
     stage: Stage,
     timer: Timer,
     turns: Turns,
@@ -74,6 +76,8 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     is_held_up: bool,
     /// Written bytes at the last check, and the tick since which others wait without progress.
     written: u64,
+    /// Written bytes that the handler has been told of.
+    told_written: u64,
     stalled: Option<u64>,
 }
 
@@ -184,6 +188,7 @@ impl<P: Protocol, H: Handler<P>, T> Connection<P, H, T> {
             self.live.cells.requests_completed.add(pending.unfinished());
         }
         self.held = None;
+        self.pause = None;
         self.rest = Rest::new();
         self.paid = None;
         self.bodies.clear();
@@ -198,9 +203,11 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         transport: T,
         outbox: Arc<Outbox>,
     ) -> Self {
+        let mut session = live.handler.open(connection, &outbox);
         Self {
             codec: live.protocol.codec(peer),
-            session: live.handler.open(connection, &outbox),
+            pause: live.handler.pause(&mut session, Spent::default()),
+            session,
             transport,
             outbox,
             rest: Rest::new(),
@@ -220,6 +227,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             turn_ns: 0,
             is_held_up: false,
             written: 0,
+            told_written: 0,
             stalled: None,
             live,
         }
@@ -355,6 +363,11 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 self.held = None;
                 self.active = now;
             }
+            if self.pause.as_mut().is_some_and(|pause| pause.as_mut().poll(cx).is_ready()) {
+                self.pause = None;
+                self.active = now;
+                self.look_at_standing();
+            }
             if self.pending.is_some() && self.outbox.has_room() {
                 self.answer(cx, &mut scratch.out, &mut scratch.batch);
                 self.look_at_standing();
@@ -405,8 +418,29 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         if is_unsettled {
             self.live.handler.settle(&mut self.session);
         }
+        let requests = scratch.batch.started + scratch.batch.messages;
+        let bytes_read = scratch.batch.bytes_read;
+        // Before the peer can send the next request: on another stream it might be handled by another thread.
+        self.pause_after(cx, Spent { requests, bytes_read, bytes_written: 0 });
         self.write(cx, scratch, now)?;
+        self.pause_after(cx, Spent { bytes_written: self.written - self.told_written, ..Spent::default() });
         Ok(why)
+    }
+
+    /// Tells the handler what the peer has used, and begins the pause that it wants.
+    fn pause_after(&mut self, cx: &mut Context<'_>, spent: Spent) {
+        let has_spent = spent != Spent::default();
+        if self.pause.is_some() || !has_spent && !self.live.handler.wants_pause(&self.session) {
+            return;
+        }
+        self.told_written += spent.bytes_written;
+        self.pause = self.live.handler.pause(&mut self.session, spent);
+        // The first poll registers the waker.
+        if self.pause.as_mut().is_some_and(|pause| pause.as_mut().poll(cx).is_ready()) {
+            self.pause = None;
+            cx.waker().wake_by_ref();
+        }
+        self.is_held_up |= self.pause.is_some();
     }
 
     /// Returns `true` if the bytes read are handled later, because they are likely to take long and other connections
@@ -426,6 +460,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         let max = self.live.settings.requests_per_connection_max + self.bodies.count();
         out.len() < FLUSH_BYTES
             && self.held.is_none()
+            && self.pause.is_none()
+            && !self.live.handler.wants_pause(&self.session)
             && self.pending.as_ref().is_none_or(|pending| !pending.is_alone() && pending.count() < max)
             && self.bodies.have_room(cx)
     }

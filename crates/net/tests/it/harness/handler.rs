@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::stream::{LocalBoxStream, StreamExt, once, pending, unfold};
 use net::Outbox;
-use net::service::{Body, Handler, Held, Peer, Reply, Standing};
+use net::service::{Body, Handler, Held, Peer, Reply, Spent, Standing};
 
 use super::framed::{Call, Framed, Response};
 use super::{World, noise};
@@ -28,6 +28,8 @@ impl Drop for Connection {
 pub struct Session {
     outbox: Arc<Outbox>,
     standing: Rc<Cell<Standing>>,
+    /// Gate of the pause that begins after this turn.
+    pause: Option<String>,
 }
 
 type Later = LocalBoxStream<'static, Response>;
@@ -97,11 +99,18 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
             panic!("told to panic");
         }
         self.0.keep_outbox(outbox);
-        Session { outbox: outbox.clone(), standing: Rc::new(Cell::new(Standing::Open)) }
+        Session { outbox: outbox.clone(), standing: Rc::new(Cell::new(Standing::Open)), pause: None }
     }
 
     fn standing(&self, session: &Session) -> Standing {
         session.standing.get()
+    }
+
+    fn pause(&self, session: &mut Session, spent: Spent) -> Option<Held> {
+        let begun = Begun::new(&self.0, &session.pause.take()?);
+        self.0.note(format!("spent {} requests", spent.requests));
+        assert!(spent.bytes_read > 0, "{spent:?}");
+        Some(Box::pin(async move { begun.0.pass(&begun.1).await }))
     }
 
     fn call(&self, session: &mut Session, request: Call<'_>) -> Replied {
@@ -127,6 +136,10 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
             }
             "wait" => Reply::Later(gated(world, next().expect("a name"))),
             "alone" => Reply::Alone(gated(world, next().expect("a name"))),
+            "pause" => {
+                session.pause = Some(next().expect("a name").to_owned());
+                Reply::Now(text("paused"))
+            }
             "last" => Reply::Last(text("bye")),
             // The peer still has to identify itself.
             "opening" => {
