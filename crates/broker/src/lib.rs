@@ -54,6 +54,7 @@ mod connection_limits;
 mod lanes;
 mod logins;
 mod peers;
+mod quotas;
 mod turns;
 
 // Settings, addresses, metrics and time.
@@ -92,8 +93,10 @@ pub use queues::{
     QueueStart, Queues, RECEIVE_MAX, Receive, Redrive, RedriveId, RedriveState, SEND_MAX, SeekTo, SendAnswers, Sent,
     Settlement,
 };
+pub use quotas::Usage;
 pub use security::{
-    CertificateCheck, ClientCertificate, Identity, Sasl, SaslStep, Security, SigningKey, UserStatus, unknown_mechanism,
+    CertificateCheck, ClientCertificate, Identity, QuotaChange, Sasl, SaslStep, Security, SigningKey, UserStatus,
+    unknown_mechanism,
 };
 pub use settings::{ConfiguredUser, Issuer, SecuritySettings, Settings};
 pub use streams::{LockedStream, NewEntryId, Stream, Streams, TrimTo};

@@ -258,6 +258,19 @@ impl Subscription {
         }
     }
 
+    /// Waits before the next deliveries, or until the subscription ends. Its queue fills in the meantime.
+    pub async fn pause(&self, wait: impl Future<Output = ()>) {
+        let ended = async {
+            while !self.subscriber.has_ended() {
+                self.subscriber.ready().await;
+            }
+        };
+        tokio::select! {
+            () = wait => {}
+            () = ended => {}
+        }
+    }
+
     /// Delays a turn to collect more batches. A lone batch is delivered immediately; after a turn with several batches
     /// a short wait pays off, as more are likely to follow.
     async fn wait_for_company(&mut self, out: &mut Vec<Delivery>) {

@@ -87,4 +87,4 @@ pub use wire::queues::{
     ReceivedMessage, RedriveInfo, RedriveState, Sent,
 };
 pub use wire::response::{Level, PartitionInfo, Published, SourceInfo, TopicInfo};
-pub use wire::security::{AccessKeyInfo, TokenInfo, UserInfo};
+pub use wire::security::{AccessKeyInfo, QuotaChange, TokenInfo, UserInfo};

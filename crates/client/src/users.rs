@@ -1,10 +1,11 @@
-//! Users, tokens, access keys, roles and access control lists of a broker.
+//! Users, tokens, access keys, quotas, roles and access control lists of a broker.
 
 use engine::security::{
-    AccessKeyId, AccessSecret, Account, Acl, AclFilter, Credential, Mechanism, RoleName, TokenHash, TokenId, UserName,
+    AccessKeyId, AccessSecret, Account, Acl, AclFilter, Credential, Mechanism, QuotaEntity, QuotaKind, RoleName,
+    TokenHash, TokenId, UserName,
 };
 use engine::{Error, Result};
-use wire::security::{AccessKeyInfo, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
+use wire::security::{AccessKeyInfo, QuotaChange, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
 use wire::{Request, Response};
 
 use crate::client::Client;
@@ -154,6 +155,22 @@ impl Client {
     pub async fn list_access_keys(&self) -> Result<Vec<AccessKeyInfo>> {
         match self.security(SecurityRequest::ListAccessKeys).await? {
             SecurityResponse::AccessKeys(keys) => Ok(keys),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// Sets and deletes quotas, all together or none of them.
+    pub async fn change_quotas(&self, changes: Vec<QuotaChange>) -> Result<()> {
+        match self.security(SecurityRequest::ChangeQuotas(changes)).await? {
+            SecurityResponse::QuotasChanged => Ok(()),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// Returns all entities that have quotas, each with its rates per second.
+    pub async fn list_quotas(&self) -> Result<Vec<(QuotaEntity, Vec<(QuotaKind, f64)>)>> {
+        match self.security(SecurityRequest::ListQuotas).await? {
+            SecurityResponse::Quotas(quotas) => Ok(quotas),
             other => Err(unexpected(&Response::Security(other))),
         }
     }

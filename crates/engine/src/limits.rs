@@ -119,6 +119,10 @@ pub const ACCESS_KEYS_MAX: usize = 16_384;
 pub const ACCESS_KEY_ID_BYTES_MAX: usize = 128;
 /// Maximum length of the secret of an access key in bytes.
 pub const ACCESS_SECRET_BYTES_MAX: usize = 256;
+/// Maximum number of quotas per broker: each is one rate of one entity.
+pub const QUOTAS_MAX: usize = 8192;
+/// Maximum length in bytes of the client id of a quota. Longer ids of clients are distinguished by their beginning.
+pub const QUOTA_CLIENT_BYTES_MAX: usize = 255;
 /// Maximum number of secrets of the broker itself, such as the key of its tokens. No client adds any.
 pub const SECRETS_MAX: usize = 64;
 /// Maximum size of a secret of the broker in bytes.
@@ -182,4 +186,8 @@ const _: () = assert!(
     "access keys are listed in one frame"
 );
 const _: () = assert!(OWN_TOKENS_PER_USER_MAX < OWN_TOKENS_MAX && OWN_TOKENS_MAX < TOKENS_MAX);
+const _: () = assert!(
+    QUOTAS_MAX * (USER_NAME_BYTES_MAX + QUOTA_CLIENT_BYTES_MAX + 100) < BATCH_BYTES_MAX,
+    "quotas are listed in one frame"
+);
 const _: () = assert!(BATCH_BYTES_MAX < i32::MAX as usize, "the batch length field is an i32");

@@ -68,6 +68,7 @@ fn run(mut cli: Cli) -> Result {
         Command::Key(args) => commands::access_key::run(&load(global, Vec::new())?, args, global.json),
         Command::Audit(args) => commands::audit::run(&load(global, Vec::new())?, &args, global.json),
         Command::Token(args) => commands::token::run(&load(global, Vec::new())?, args, global.json),
+        Command::Quota(args) => commands::quota::run(&load(global, Vec::new())?, args, global.json),
         Command::Acl(args) => commands::acl::run(&load(global, Vec::new())?, args, global.json),
         Command::Context(args) => commands::context::run(global, args),
         Command::Login(args) => commands::login::log_in(global, &args),

@@ -53,4 +53,4 @@ pub use negotiate::{Features, VERSION};
 pub use queues::{QueueRequest, QueueResponse};
 pub use request::{Request, Subscribe};
 pub use response::{HelloOk, Level, PartitionInfo, Published, Push, Response, SourceInfo, TopicInfo};
-pub use security::{AccessKeyInfo, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
+pub use security::{AccessKeyInfo, QuotaChange, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};

@@ -14,7 +14,7 @@ use crate::security::SecurityResponse;
 use crate::values::{get_error, get_settings, put_error, put_settings};
 
 /// Answer of a broker, with the fields of its body.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Response {
     /// Answers [`Request::Hello`](crate::Request::Hello).
     Hello(HelloOk),

@@ -1,15 +1,15 @@
-//! Users, tokens, access keys, roles and access control lists on the wire. Passwords and tokens are never sent: the
-//! client derives from them what the broker stores. The secret of an access key is sent, since the broker verifies
+//! Users, tokens, access keys, quotas, roles and access control lists on the wire. Passwords and tokens are never sent:
+//! the client derives from them what the broker stores. The secret of an access key is sent, since the broker verifies
 //! signatures with it.
 
 use bytes::{Buf, BufMut, BytesMut};
 use engine::security::{
     AccessKeyId, AccessSecret, Account, Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, PatternKind,
-    Principal, ResourceKind, RoleName, TokenHash, TokenId, UserName,
+    Principal, QuotaEntity, QuotaKind, QuotaSubject, ResourceKind, RoleName, TokenHash, TokenId, UserName, Which,
 };
 use engine::{Error, Result};
 
-use crate::field::{Fields, get_code, non_empty, put_list, put_str};
+use crate::field::{Fields, get_code, non_empty, put_list, put_option, put_str};
 use crate::kind::{request, response};
 
 /// Code in a filter that matches any value.
@@ -25,6 +25,8 @@ enum SecurityAction {
     PutAccessKey = 4,
     DeleteAccessKey = 5,
     ListAccessKeys = 6,
+    ChangeQuotas = 7,
+    ListQuotas = 8,
     PutOwnToken = 9,
 }
 
@@ -37,6 +39,8 @@ impl SecurityAction {
             Self::PutAccessKey,
             Self::DeleteAccessKey,
             Self::ListAccessKeys,
+            Self::ChangeQuotas,
+            Self::ListQuotas,
             Self::PutOwnToken,
         ];
         all.into_iter().find(|action| *action as u8 == code)
@@ -46,8 +50,14 @@ impl SecurityAction {
 /// Expiry time of a token or an access key that does not expire.
 const NEVER_MS: u64 = u64::MAX;
 
-/// Request about users, tokens, roles and access control entries.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Kinds of the parts of a quota's entity.
+const NONE: u8 = 0;
+const ONE: u8 = 1;
+const EACH: u8 = 2;
+const ROLE: u8 = 3;
+
+/// Request about users, tokens, quotas, roles and access control entries.
+#[derive(Clone, Debug, PartialEq)]
 pub enum SecurityRequest {
     /// Creates a user, or replaces the credentials for the same mechanisms.
     PutUser {
@@ -125,10 +135,25 @@ pub enum SecurityRequest {
     DeleteAccessKey(AccessKeyId),
     /// Lists all access keys.
     ListAccessKeys,
+    /// Sets or deletes quotas, all together or none of them.
+    ChangeQuotas(Vec<QuotaChange>),
+    /// Lists all quotas.
+    ListQuotas,
 }
 
-/// Answer about users, tokens, roles and access control entries.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Change of one quota of a broker.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuotaChange {
+    /// Clients that the quota limits.
+    pub entity: QuotaEntity,
+    /// Rate that it limits.
+    pub kind: QuotaKind,
+    /// Maximum per second; `None` deletes the quota.
+    pub value: Option<f64>,
+}
+
+/// Answer about users, tokens, quotas, roles and access control entries.
+#[derive(Clone, Debug, PartialEq)]
 pub enum SecurityResponse {
     /// Answers [`SecurityRequest::PutUser`].
     UserPut,
@@ -160,6 +185,10 @@ pub enum SecurityResponse {
     AccessKeyDeleted,
     /// Answers [`SecurityRequest::ListAccessKeys`], in the order of their names.
     AccessKeys(Vec<AccessKeyInfo>),
+    /// Answers [`SecurityRequest::ChangeQuotas`].
+    QuotasChanged,
+    /// Entities in their order, each with its quotas.
+    Quotas(Vec<(QuotaEntity, Vec<(QuotaKind, f64)>)>),
 }
 
 /// Token of a broker, without its secret.
@@ -222,7 +251,9 @@ impl SecurityRequest {
             | Self::ListTokens
             | Self::PutAccessKey { .. }
             | Self::DeleteAccessKey(_)
-            | Self::ListAccessKeys => request::SECURITY,
+            | Self::ListAccessKeys
+            | Self::ChangeQuotas(_)
+            | Self::ListQuotas => request::SECURITY,
         }
     }
 
@@ -238,6 +269,15 @@ impl SecurityRequest {
             }
             Self::ListUsers | Self::ListMembers => {}
             Self::ListTokens => b.put_u8(SecurityAction::ListTokens as u8),
+            Self::ChangeQuotas(changes) => {
+                b.put_u8(SecurityAction::ChangeQuotas as u8);
+                put_list(b, changes, |b, QuotaChange { entity, kind, value }| {
+                    put_entity(b, entity);
+                    b.put_u8(*kind as u8);
+                    put_option(b, value.as_ref(), |b, value| b.put_f64(*value));
+                });
+            }
+            Self::ListQuotas => b.put_u8(SecurityAction::ListQuotas as u8),
             Self::PutToken { id, hash, user, roles, expires_ms } => {
                 b.put_u8(SecurityAction::PutToken as u8);
                 b.put_slice(id.as_bytes());
@@ -309,6 +349,8 @@ impl SecurityRequest {
                 },
                 SecurityAction::DeleteAccessKey => Self::DeleteAccessKey(f.str()?.parse()?),
                 SecurityAction::ListAccessKeys => Self::ListAccessKeys,
+                SecurityAction::ChangeQuotas => Self::ChangeQuotas(f.list(ENTITY_BYTES_MIN + 2, get_change)?),
+                SecurityAction::ListQuotas => Self::ListQuotas,
                 SecurityAction::PutOwnToken => {
                     Self::PutOwnToken { id: get_id(f)?, hash: get_array(f)?, expires_ms: f.u64()? }
                 }
@@ -335,7 +377,9 @@ impl SecurityResponse {
             | Self::Tokens(_)
             | Self::AccessKeyPut
             | Self::AccessKeyDeleted
-            | Self::AccessKeys(_) => response::SECURITY,
+            | Self::AccessKeys(_)
+            | Self::QuotasChanged
+            | Self::Quotas(_) => response::SECURITY,
         }
     }
 
@@ -357,6 +401,17 @@ impl SecurityResponse {
             Self::AccessKeys(keys) => {
                 b.put_u8(SecurityAction::ListAccessKeys as u8);
                 put_list(b, keys, put_access_key);
+            }
+            Self::QuotasChanged => b.put_u8(SecurityAction::ChangeQuotas as u8),
+            Self::Quotas(quotas) => {
+                b.put_u8(SecurityAction::ListQuotas as u8);
+                put_list(b, quotas, |b, (entity, values)| {
+                    put_entity(b, entity);
+                    put_list(b, values, |b, (kind, value)| {
+                        b.put_u8(*kind as u8);
+                        b.put_f64(*value);
+                    });
+                });
             }
             Self::Members(members) => put_list(b, members, |b, (user, roles)| {
                 put_str(b, user.as_str());
@@ -397,6 +452,10 @@ impl SecurityResponse {
                 SecurityAction::PutAccessKey => Self::AccessKeyPut,
                 SecurityAction::DeleteAccessKey => Self::AccessKeyDeleted,
                 SecurityAction::ListAccessKeys => Self::AccessKeys(f.list(ACCESS_KEY_BYTES_MIN, get_access_key)?),
+                SecurityAction::ChangeQuotas => Self::QuotasChanged,
+                SecurityAction::ListQuotas => Self::Quotas(f.list(ENTITY_BYTES_MIN + 4, |f| {
+                    Ok((get_entity(f)?, f.list(9, |f| Ok((get_kind(f)?, get_value(f)?)))?))
+                })?),
             },
             response::ACLS_DELETED => Self::AclsDeleted(f.list(ACL_BYTES_MIN, get_acl)?),
             _ => Self::Acls(f.list(ACL_BYTES_MIN, get_acl)?),
@@ -408,6 +467,7 @@ const CREDENTIAL_BYTES_MIN: usize = 11;
 const ACL_BYTES_MIN: usize = 10;
 const TOKEN_BYTES_MIN: usize = 31;
 const ACCESS_KEY_BYTES_MIN: usize = 24;
+const ENTITY_BYTES_MIN: usize = 9;
 
 fn get_user<B: Buf>(f: &mut Fields<B>) -> Result<UserName> {
     UserName::parse(&f.str()?)
@@ -478,6 +538,80 @@ fn get_access_key<B: Buf>(f: &mut Fields<B>) -> Result<AccessKeyInfo> {
 
 fn get_expiry<B: Buf>(f: &mut Fields<B>) -> Result<Option<u64>> {
     Ok(Some(f.u64()?).filter(|at| *at != NEVER_MS))
+}
+
+fn put_entity(b: &mut BytesMut, entity: &QuotaEntity) {
+    let (kind, name) = match &entity.subject {
+        None => (NONE, ""),
+        Some(QuotaSubject::User(user)) => (ONE, user.as_str()),
+        Some(QuotaSubject::EachUser) => (EACH, ""),
+        Some(QuotaSubject::Role(role)) => (ROLE, role.as_str()),
+    };
+    b.put_u8(kind);
+    put_str(b, name);
+    let address = entity.address.as_ref().map(|address| match address {
+        Which::One(address) => Which::One(address.to_string().into_boxed_str()),
+        Which::Default => Which::Default,
+    });
+    for part in [&entity.client, &address] {
+        let (kind, name) = match part {
+            None => (NONE, ""),
+            Some(Which::One(name)) => (ONE, &**name),
+            Some(Which::Default) => (EACH, ""),
+        };
+        b.put_u8(kind);
+        put_str(b, name);
+    }
+}
+
+fn get_entity<B: Buf>(f: &mut Fields<B>) -> Result<QuotaEntity> {
+    let subject = match (f.u8()?, &*f.str()?) {
+        (NONE, "") => None,
+        (ONE, name) => Some(QuotaSubject::User(UserName::parse(name)?)),
+        (EACH, "") => Some(QuotaSubject::EachUser),
+        (ROLE, name) => Some(QuotaSubject::Role(RoleName::parse(name)?)),
+        (code, _) => return Err(Error::malformed(format!("unknown subject {code} of a quota"))),
+    };
+    let client = get_which(f)?.map(|client| match client {
+        Which::One(client) => Which::One(client.into_boxed_str()),
+        Which::Default => Which::Default,
+    });
+    let address = match get_which(f)? {
+        None => None,
+        Some(Which::Default) => Some(Which::Default),
+        Some(Which::One(text)) => {
+            let wrong = |error| Error::invalid(format!("'{text}' is not an address: {error}"));
+            Some(Which::One(text.parse::<core::net::IpAddr>().map_err(wrong)?.to_canonical()))
+        }
+    };
+    let entity = QuotaEntity { subject, client, address };
+    entity.validate()?;
+    Ok(entity)
+}
+
+fn get_which<B: Buf>(f: &mut Fields<B>) -> Result<Option<Which<String>>> {
+    match (f.u8()?, f.str()?) {
+        (NONE, name) if name.is_empty() => Ok(None),
+        (ONE, name) => Ok(Some(Which::One(name))),
+        (EACH, name) if name.is_empty() => Ok(Some(Which::Default)),
+        (code, _) => Err(Error::malformed(format!("unknown part {code} of a quota"))),
+    }
+}
+
+fn get_kind<B: Buf>(f: &mut Fields<B>) -> Result<QuotaKind> {
+    get_code(f, "kind of quota", QuotaKind::from_code)
+}
+
+fn get_value<B: Buf>(f: &mut Fields<B>) -> Result<f64> {
+    Ok(f64::from_bits(f.u64()?))
+}
+
+fn get_change<B: Buf>(f: &mut Fields<B>) -> Result<QuotaChange> {
+    let entity = get_entity(f)?;
+    let kind = get_kind(f)?;
+    let value = if f.bool()? { Some(get_value(f)?) } else { None };
+    value.map_or(Ok(()), |value| entity.validate_value(kind, value))?;
+    Ok(QuotaChange { entity, kind, value })
 }
 
 fn get_mechanism<B: Buf>(f: &mut Fields<B>) -> Result<Mechanism> {

@@ -1,16 +1,18 @@
 //! Identities: on whose behalf a client acts, from where, and what it may do.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use engine::security::{
-    AccessKeyId, Operation, Principal, Resource, ResourceKind, RoleName, Rules, Tables, TokenId, UserName,
+    AccessKeyId, Operation, Principal, QuotaKind, Resource, ResourceKind, RoleName, Rules, Tables, TokenId, UserName,
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
+use crate::quotas::{Bucket, Buckets};
 
 /// Client that may have logged in. A door makes one for each connection, or for each request if its protocol has no
 /// connections.
@@ -120,6 +122,16 @@ struct Known {
     principals: Vec<Principal>,
     /// Rules by the kind of resource: `None` if not read yet, `Some(None)` if they are many.
     rules: [Option<Option<Rules>>; ResourceKind::ALL.len()],
+    /// Buckets of the effective quotas, if they are known.
+    meters: Option<Meters>,
+}
+
+/// Buckets of all quotas that are effective for a client.
+#[derive(Debug)]
+struct Meters {
+    /// Client id with which they were found.
+    client: Option<Box<str>>,
+    buckets: Vec<(QuotaKind, Arc<Bucket>)>,
 }
 
 impl Identity {
@@ -232,12 +244,16 @@ pub(super) struct Permissions {
     generation: AtomicU64,
     /// Notifies requests that wait of each new generation.
     changes: watch::Sender<()>,
+    /// `true` if there are quotas.
+    has_quotas: AtomicBool,
     clock: Clock,
 }
 
 impl Permissions {
     pub(super) fn new(tables: Tables, clock: Clock) -> Self {
-        Self { tables: RwLock::new(tables), generation: AtomicU64::new(1), changes: watch::Sender::new(()), clock }
+        let has_quotas = AtomicBool::new(!tables.quotas.is_empty());
+        let changes = watch::Sender::new(());
+        Self { tables: RwLock::new(tables), generation: AtomicU64::new(1), changes, has_quotas, clock }
     }
 
     pub(super) fn read(&self) -> RwLockReadGuard<'_, Tables> {
@@ -262,8 +278,51 @@ impl Permissions {
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Tables) -> T) -> T {
         let mut tables = self.tables.write();
         let outcome = change(&mut tables);
+        self.has_quotas.store(!tables.quotas.is_empty(), Ordering::Relaxed);
         self.outdate();
         outcome
+    }
+
+    #[inline]
+    pub(super) fn has_quotas(&self) -> bool {
+        self.has_quotas.load(Ordering::Relaxed)
+    }
+
+    /// Calls a function with the buckets of all quotas that are effective for a client.
+    pub(super) fn each_bucket(
+        &self,
+        buckets: &Buckets,
+        identity: &Identity,
+        client: Option<&str>,
+        mut each: impl FnMut(QuotaKind, &Bucket),
+    ) {
+        let mut known = identity.known.lock();
+        self.renew(identity, &mut known);
+        let meters = match &mut known.meters {
+            Some(meters) if meters.client.as_deref() == client => meters,
+            meters => meters.insert(self.meters(buckets, identity, client)),
+        };
+        meters.buckets.iter().for_each(|(kind, bucket)| each(*kind, bucket));
+    }
+
+    /// Finds the quotas of a client. Those of the administrator's programs are not limited, so that a wrong quota can
+    /// be changed.
+    fn meters(&self, buckets: &Buckets, identity: &Identity, client: Option<&str>) -> Meters {
+        let mut found = Vec::new();
+        if !identity.is_administrator {
+            let tables = self.read();
+            let address: Option<IpAddr> = identity.host.parse().ok();
+            for kind in QuotaKind::ALL {
+                let roles = identity.roles.iter().chain(tables.members.roles_of(&identity.user));
+                let of_client = tables.quotas.of_client(&identity.user, roles, client, kind);
+                // Connections are charged when they begin.
+                let address = address.filter(|_| kind != QuotaKind::Connections);
+                let of_address = address.and_then(|address| tables.quotas.of_address(address, kind));
+                let both = of_client.into_iter().chain(of_address);
+                found.extend(both.map(|(key, rate)| (kind, buckets.get(key, rate))));
+            }
+        }
+        Meters { client: client.map(Box::from), buckets: found }
     }
 
     /// Returns `true` if a client may perform an operation on a resource.

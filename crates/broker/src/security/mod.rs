@@ -11,6 +11,7 @@ mod expiry;
 mod identity;
 mod jwt;
 mod passwords;
+mod quotas;
 mod sasl;
 mod random;
 mod seal;
@@ -40,6 +41,7 @@ use crate::core::Core;
 use crate::logins::{LoginSource, Logins};
 use crate::metrics::{Counter, Exposition};
 use crate::permit::Permit;
+use crate::quotas::Buckets;
 use crate::restored::Restored;
 use crate::state_log::{self, StateLog};
 use crate::topic::Topic;
@@ -50,6 +52,7 @@ use expiry::Expiries;
 pub use identity::{CertificateCheck, ClientCertificate, Identity};
 use identity::{Certificates, Permissions};
 use jwt::Jwts;
+pub use quotas::QuotaChange;
 use random::random;
 pub use sasl::{Sasl, SaslStep, unknown_mechanism};
 use seal::Seal;
@@ -118,6 +121,7 @@ pub struct Security {
     /// Topic of the users and access control lists, once it exists. Locked during each change.
     topic: Arc<tokio::sync::Mutex<Option<Arc<Topic>>>>,
     logins: Logins,
+    buckets: Buckets,
     /// Once it exists.
     administrator: OnceLock<Administrator>,
     counts: Counts,
@@ -156,6 +160,7 @@ impl Security {
             restored: Restored::default(),
             topic: Arc::new(tokio::sync::Mutex::new(topic)),
             logins: Logins::new(&random(32)?),
+            buckets: Buckets::new(),
             administrator: OnceLock::new(),
             counts: Counts::default(),
             core,
@@ -562,11 +567,12 @@ impl Security {
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
         let security = self;
         let counts = &self.counts;
-        let [users, tokens, own_tokens, access_keys, acls, members] = {
+        let [users, tokens, own_tokens, access_keys, acls, members, quotas] = {
             let tables = security.permissions.read();
-            let Tables { users, tokens, access_keys, acls, members, .. } = &*tables;
+            let Tables { users, tokens, access_keys, acls, members, quotas, secrets: _ } = &*tables;
             let own_tokens = tokens.iter().filter(|(_, token)| token.is_own).count();
-            [users.iter().count(), tokens.len(), own_tokens, access_keys.len(), acls.len(), members.len()]
+            let users = users.iter().count();
+            [users, tokens.len(), own_tokens, access_keys.len(), acls.len(), members.len(), quotas.len()]
         };
         out.gauge("thalweg_users", "Users with a password", users as u64)?;
         out.gauge("thalweg_tokens", "Tokens, including those that have expired", tokens as u64)?;
@@ -579,6 +585,8 @@ impl Security {
         )?;
         out.gauge("thalweg_acls", "Access control entries", acls as u64)?;
         out.gauge("thalweg_role_members", "Members of all roles", members as u64)?;
+        out.gauge("thalweg_quotas", "Quotas of users, roles, client ids and addresses", quotas as u64)?;
+        self.buckets.expose(out)?;
         out.gauge(
             "thalweg_authorization",
             "1 if access control entries are effective",

@@ -68,6 +68,7 @@ needs! {
     46 ListPartitionReassignments: Describe Cluster;
     47 OffsetDelete: Delete Group, Read Topic;
     48 DescribeClientQuotas: DescribeConfigs Cluster;
+    49 AlterClientQuotas: AlterConfigs Cluster;
     50 DescribeUserScramCredentials: Describe Cluster;
     51 AlterUserScramCredentials: Alter Cluster;
     55 DescribeQuorum: Describe Cluster;

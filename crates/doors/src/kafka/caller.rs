@@ -1,10 +1,11 @@
 //! The client of a request, the node that it talks to, and the reason for which a batch of it is refused.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use broker::Identity;
+use broker::{Broker, Door, Identity, Usage};
 use engine::{DraftBatch, Error, ErrorKind};
 use tokio::sync::Notify;
 
@@ -30,6 +31,71 @@ pub(super) struct Caller {
     pub leaving: Rc<Leaving>,
     /// Share sessions of the connection.
     pub shares: Rc<ShareConnection>,
+    /// Delay of the connection by quotas.
+    pub mute: Rc<Mute>,
+}
+
+/// Delay of a connection that exceeds a quota: the response is sent first, and then nothing is read for this time
+/// (KIP-219).
+#[derive(Default)]
+pub(super) struct Mute(RefCell<Option<Muted>>);
+
+/// Delay that has not begun yet.
+pub(super) struct Muted {
+    pub delay: Duration,
+    /// Client id that exceeded its quota.
+    pub client: String,
+    /// What the client is charged for.
+    pub usage: Usage,
+}
+
+impl Mute {
+    /// Returns the delay, which begins now.
+    pub(super) fn take(&self) -> Option<Muted> {
+        self.0.take()
+    }
+
+    pub(super) fn is_wanted(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
+    fn extend(&self, delay: Duration, client: &str, usage: Usage) {
+        if delay.is_zero() {
+            return;
+        }
+        let mut current = self.0.borrow_mut();
+        let previous = current.as_ref().map_or((Duration::ZERO, Usage::default()), |it| (it.delay, it.usage));
+        *current =
+            Some(Muted { delay: delay.max(previous.0), client: client.to_owned(), usage: usage.and(previous.1) });
+    }
+}
+
+/// Returns a delay as clients are told: at least 1 ms, unless there is none.
+pub(super) fn millis(delay: Duration) -> i32 {
+    i32::try_from(delay.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
+}
+
+impl Caller {
+    /// Charges the client's quotas. Returns the time for which the connection is not read after the response.
+    pub(super) fn charge(&self, broker: &Broker, usage: Usage) -> Duration {
+        let delay = broker.security.charge(Door::Kafka, &self.identity, Some(&self.client), usage);
+        self.mute.extend(delay, &self.client, usage);
+        delay
+    }
+
+    /// Returns the time for which the client is in debt for this use, without a charge. The connection is not read for
+    /// that time after the response.
+    pub(super) fn debt(&self, broker: &Broker, usage: Usage) -> Duration {
+        let debt = broker.security.debt(&self.identity, Some(&self.client), usage);
+        self.mute.extend(debt, &self.client, usage);
+        debt
+    }
+
+    /// Returns the maximum number of bytes that the client may fetch at once: what its quota saves. Kafka has the same
+    /// limit (`getMaxValueInQuotaWindow`), for its longer window.
+    pub(super) fn fetch_bytes_max(&self, broker: &Broker) -> usize {
+        broker.security.bytes_out_saved(&self.identity, Some(&self.client))
+    }
 }
 
 /// Signal that the broker is shutting down.

@@ -67,6 +67,13 @@ pub(super) struct Call {
     pub body: Body,
 }
 
+/// Records for which no acknowledgement is requested.
+pub(super) struct OneWay {
+    /// Name that the client sends in the header.
+    pub client: String,
+    pub request: ProduceRequest,
+}
+
 #[derive(Debug)]
 pub(super) enum Body {
     Produce(ProduceRequest),
@@ -92,8 +99,7 @@ pub(super) enum Answer {
 impl Protocol for KafkaProtocol {
     type Codec = Codec;
     type Request<'a> = Call;
-    /// Records for which no acknowledgement is requested.
-    type Message<'a> = ProduceRequest;
+    type Message<'a> = OneWay;
     type Response = Answer;
     type Tag = Ticket;
 
@@ -130,7 +136,9 @@ impl Protocol for KafkaProtocol {
         input.take_owned(LENGTH_BYTES);
         let call = Call::parse(input.take_owned(length)).map_err(errors::to_fault)?;
         Ok(match call.body {
-            Body::Produce(request) if request.acks == Some(Acks::None) => Decoded::Message(request),
+            Body::Produce(request) if request.acks == Some(Acks::None) => {
+                Decoded::Message(OneWay { client: call.client, request })
+            }
             _ => Decoded::Request(call.ticket, call),
         })
     }

@@ -4,22 +4,23 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use broker::{Acting, Attempt, Broker, LoginSource, Wakes};
+use broker::{Acting, Attempt, Broker, LoginSource, Usage, Wakes};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use net::Outbox;
-use net::service::{Handler, Held, Peer, Reply, Standing, once};
+use net::service::{Handler, Held, Peer, Reply, Spent, Standing, once};
 use net::tls::PeerIdentity;
 
-use super::caller::{Caller, Leaving, Refusal};
-use super::codec::{self, Answer, Body, Call, FETCH, KafkaProtocol, PRODUCE};
+use super::caller::{Caller, Leaving, Mute, Muted, Refusal, millis};
+use super::codec::{self, Answer, Body, Call, FETCH, KafkaProtocol, OneWay, PRODUCE};
 use super::errors::Code;
 use super::fetch::FetchBudget;
 use super::map::{self, Attempts, Tried};
 use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, Produced};
-use super::security::Login;
+use super::security::{self, Login};
 use super::share::{self, SHARE_FETCH, ShareConnection, ShareSessions};
 use crate::login;
 
@@ -52,6 +53,9 @@ pub(super) struct Session {
     /// `true` if records were refused for which no acknowledgement was requested. The connection is closed, as in
     /// Kafka, because only then does the client refresh its metadata.
     has_lost: Rc<Cell<bool>>,
+    mute: Rc<Mute>,
+    /// Time after which the connection is closed, because too many began at its address.
+    refused: Option<Duration>,
 }
 
 type Later = futures_util::stream::Once<LocalBoxFuture<'static, Answer>>;
@@ -82,6 +86,8 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             shares: Rc::new(ShareConnection::new(self.shares.clone(), Arc::downgrade(&self.broker))),
             wakes: Wakes::default(),
             has_lost: Rc::default(),
+            mute: Rc::default(),
+            refused: self.broker.security.connected(broker::Door::Kafka, peer.address.map(|at| at.ip())),
         }
     }
 
@@ -136,10 +142,12 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             Body::Control(Request::ShareFetch(request)) => {
                 let broker = self.broker.clone();
                 let login = session.login.clone();
-                let fetching = share::fetch(broker.clone(), self.budget.clone(), caller, request);
+                let caller = Rc::new(caller);
+                let fetching = share::fetch(broker.clone(), self.budget.clone(), caller.clone(), request);
                 Reply::Blocked(once(
                     async move {
-                        let fetched = fetching.await;
+                        let mut fetched = fetching.await;
+                        fetched.throttle(&broker, &caller);
                         if login.lets_pass(&broker, SHARE_FETCH) { Answer::Shared(fetched) } else { Answer::Silence }
                     }
                     .boxed_local(),
@@ -149,18 +157,28 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             Body::Control(request) => {
                 let broker = self.broker.clone();
                 // Later requests may depend on it.
+                let is_login = security::BEFORE_LOGIN.contains(&call.ticket.key);
+                let usage = Usage { requests: u64::from(!is_login), ..Usage::default() };
+                let throttle = caller.charge(&broker, usage);
                 Reply::Alone(once(
-                    async move { Answer::Control(map::answer(&broker, &caller, request).await) }.boxed_local(),
+                    async move {
+                        let mut response = map::answer(&broker, &caller, request).await;
+                        response.set_throttle_time(millis(throttle));
+                        Answer::Control(response)
+                    }
+                    .boxed_local(),
                 ))
             }
         }
     }
 
-    fn accept_one_way(&self, session: &mut Session, request: ProduceRequest) -> Option<Held> {
+    fn accept_one_way(&self, session: &mut Session, message: OneWay) -> Option<Held> {
         if !session.lets_pass(&self.broker, PRODUCE) {
             return None;
         }
-        let caller = session.caller(String::new(), 0);
+        let OneWay { client, request } = message;
+        let caller = session.caller(client, 0);
+        caller.charge(&self.broker, Usage::request(request.bytes));
         let mut waiting = Vec::new();
         for Tried { topic, attempt, .. } in map::publish(&self.broker, &caller, &mut session.wakes, request) {
             match attempt {
@@ -193,8 +211,23 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         session.wakes.flush();
     }
 
+    fn wants_pause(&self, session: &Session) -> bool {
+        session.mute.is_wanted()
+    }
+
+    /// Mutes the connection after a response with a throttle time.
+    fn pause(&self, session: &mut Session, _spent: Spent) -> Option<Held> {
+        if let Some(refused) = session.refused {
+            return Some(Box::pin(tokio::time::sleep(refused)));
+        }
+        let Muted { delay, client, usage } = session.mute.take()?;
+        let identity = session.login.identity();
+        let security = self.broker.security.clone();
+        Some(Box::pin(security.repaid_within(identity, Some(client.into()), usage, delay)))
+    }
+
     fn standing(&self, session: &Session) -> Standing {
-        if session.has_lost.get() { Standing::Over } else { session.login.standing() }
+        if session.refused.is_some() || session.has_lost.get() { Standing::Over } else { session.login.standing() }
     }
 
     /// Starts the shutdown: requests that wait for other clients or for records are answered.
@@ -217,7 +250,8 @@ impl Session {
         let identity = self.login.identity();
         let leaving = self.leaving.clone();
         let shares = self.shares.clone();
-        Caller { client, identity, advertised: self.advertised.clone(), version, leaving, shares }
+        let mute = self.mute.clone();
+        Caller { client, identity, advertised: self.advertised.clone(), version, leaving, shares, mute }
     }
 }
 
@@ -228,9 +262,10 @@ impl KafkaHandler {
         if request.acks.is_none() {
             return Reply::Now(Answer::Produced(map::refuse_all(request, Code::INVALID_REQUIRED_ACKS)));
         }
+        let throttle_ms = millis(caller.charge(&self.broker, Usage::request(request.bytes)));
         let attempts = map::publish(&self.broker, caller, &mut session.wakes, request);
         let is_waiting = attempts.iter().any(|tried| matches!(tried.attempt, Ok(Attempt::Waits(_))));
-        let mut answer = finish(self.broker.clone(), attempts).boxed_local();
+        let mut answer = finish(self.broker.clone(), attempts, throttle_ms).boxed_local();
         // If there is nothing to wait for, the first poll completes it.
         match (&mut answer).now_or_never() {
             Some(answer) => Reply::Now(answer),
@@ -252,7 +287,7 @@ fn written(address: SocketAddr) -> String {
 }
 
 /// Waits for the outcomes of all batches.
-async fn finish(broker: Arc<Broker>, attempts: Attempts) -> Answer {
+async fn finish(broker: Arc<Broker>, attempts: Attempts, throttle_ms: i32) -> Answer {
     let mut topics: Vec<(Arc<str>, Vec<PartitionProduced>)> = Vec::new();
     for Tried { topic, partition, attempt, sent } in attempts {
         let published = match attempt {
@@ -270,7 +305,7 @@ async fn finish(broker: Arc<Broker>, attempts: Attempts) -> Answer {
             _ => topics.push((topic, vec![produced])),
         }
     }
-    Answer::Produced(Produced { topics })
+    Answer::Produced(Produced { topics, throttle_ms })
 }
 
 #[cfg(test)]

@@ -148,6 +148,8 @@ pub(super) struct FetchAnswer {
     pub topics: Vec<(String, Vec<(PartitionId, PartitionFetched)>)>,
     /// Permit for the bytes of all batches.
     pub permit: Option<OwnedSemaphorePermit>,
+    /// Time in ms for which the client is delayed.
+    pub throttle_ms: i32,
 }
 
 pub(super) type PartitionFetched = std::result::Result<Fetched, Code>;
@@ -227,7 +229,7 @@ impl FetchBudget {
     }
 }
 
-fn bytes(found: &[Result<Fetched>]) -> usize {
+pub(super) fn bytes(found: &[Result<Fetched>]) -> usize {
     found.iter().flatten().flat_map(|found| &found.batches).map(RecordBatch::len).sum()
 }
 
@@ -279,7 +281,7 @@ impl FetchAnswer {
         let is_flexible = version >= 12;
         {
             let mut head = Write::new(out.buf(), is_flexible);
-            head.put_i32(0);
+            head.put_i32(self.throttle_ms);
             if version >= 7 {
                 head.put_i16(self.code.unwrap_or(Code::NONE).0);
                 head.put_i32(NO_SESSION);
@@ -373,7 +375,7 @@ mod tests {
         let partitions = (0..).zip(all).map(|(at, found)| (at, found.map_err(|_: engine::Error| Code::NONE)));
         let topics = vec![("t".to_owned(), partitions.collect())];
         let mut out = Out::default();
-        FetchAnswer { code: None, topics, permit: Some(permit) }.encode(12, &mut out);
+        FetchAnswer { code: None, topics, permit: Some(permit), throttle_ms: 0 }.encode(12, &mut out);
         assert_eq!(budget.0.units.available_permits(), 1);
         out.clear();
         assert_eq!(budget.0.units.available_permits(), 4);

@@ -4,13 +4,13 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Attempt, Broker, FetchFrom, FetchLimits, Wakes};
+use broker::{Attempt, Broker, FetchFrom, FetchLimits, Fetched, Usage, Wakes};
 use engine::security::Resource;
 use engine::{Acks, DraftBatch, ErrorKind, PartitionId, Result};
 
 use super::acls;
 use super::admin;
-use super::caller::{Caller, Refusal};
+use super::caller::{Caller, Refusal, millis};
 use super::codec::{self, FETCH, PRODUCE};
 use super::configs;
 use super::errors::{self, Code};
@@ -19,6 +19,7 @@ use super::groups;
 use super::log;
 use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, ProduceTopic, Produced};
+use super::quotas;
 use super::replicas;
 use super::security;
 use super::share;
@@ -128,6 +129,7 @@ pub(super) fn refuse_all(request: ProduceRequest, code: Code) -> Produced {
     let topics = request.topics.into_iter();
     Produced {
         topics: topics.map(|topic| (topic.name.into(), topic.partitions.into_iter().map(refused).collect())).collect(),
+        throttle_ms: 0,
     }
 }
 
@@ -141,11 +143,14 @@ pub(super) async fn fetch(
         return FetchAnswer::refused(Code::FETCH_SESSION_ID_NOT_FOUND);
     }
     let FetchRequest { mut wait, bytes_min, isolation, .. } = *request;
-    let bytes_max = request.batches_bytes_max(caller.version);
+    let throttle = caller.charge(broker, Usage { requests: 1, ..Usage::default() });
+    let throttle = throttle.max(caller.debt(broker, Usage::response(1)));
+    let bytes_max = request.batches_bytes_max(caller.version).min(caller.fetch_bytes_max(broker));
     // A permission that ends while the fetch waits is answered immediately.
     let (from, limits, refused, mut found) = loop {
         let (from, refused) = readable(broker, caller, request);
-        wait = if refused.iter().any(Option::is_some) { Duration::ZERO } else { wait };
+        let is_answered_now = refused.iter().any(Option::is_some) || !throttle.is_zero();
+        wait = if is_answered_now { Duration::ZERO } else { wait };
         let limits = FetchLimits { bytes_min, bytes_max, wait, isolation };
         let check = || ready(if readable(broker, caller, request).1 == refused { Ok(()) } else { Err(()) });
         // During a shutdown, a waiting fetch is answered with the records that are available.
@@ -168,6 +173,12 @@ pub(super) async fn fetch(
     if permit.is_none() {
         budget.withhold(&mut found);
     }
+    // A client that is to slow down gets no records, as in Kafka.
+    if !throttle.is_zero() {
+        found.iter_mut().flatten().for_each(Fetched::withhold);
+    }
+    let fetched_bytes = fetch::bytes(&found);
+    let throttle = throttle.max(caller.charge(broker, Usage::response(fetched_bytes)));
     let mut found = found.into_iter();
     let mut refused = refused.into_iter();
     let topics = request.topics.iter().map(|(topic, partitions)| {
@@ -182,7 +193,7 @@ pub(super) async fn fetch(
         });
         (topic.clone(), partitions.collect())
     });
-    FetchAnswer { code: None, topics: topics.collect(), permit }
+    FetchAnswer { code: None, topics: topics.collect(), permit, throttle_ms: millis(throttle) }
 }
 
 /// Returns the partitions of a request that the caller may read, and for each partition of the request the refusal, if
@@ -262,7 +273,8 @@ pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request)
         Q::IncrementalAlterConfigs(r) => {
             A::IncrementalAlterConfigs(configs::incremental_alter_configs(broker, who, r).await)
         }
-        Q::DescribeClientQuotas(r) => A::DescribeClientQuotas(configs::describe_client_quotas(broker, who, r)),
+        Q::DescribeClientQuotas(r) => A::DescribeClientQuotas(quotas::describe(broker, who, r).await),
+        Q::AlterClientQuotas(r) => A::AlterClientQuotas(quotas::alter(broker, who, r).await),
         Q::ListConfigResources(r) => A::ListConfigResources(configs::list_config_resources(broker, who, r).await),
         Q::DescribeAcls(r) => A::DescribeAcls(acls::describe_acls(broker, who, r).await),
         Q::CreateAcls(r) => A::CreateAcls(acls::create_acls(broker, who, r).await),

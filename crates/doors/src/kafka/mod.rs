@@ -16,6 +16,7 @@ pub mod messages;
 mod outcome;
 mod parse;
 mod produce;
+mod quotas;
 mod replicas;
 mod security;
 mod share;

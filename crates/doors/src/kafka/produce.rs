@@ -23,6 +23,8 @@ pub(super) struct ProduceRequest {
     /// Acknowledgement; `None` if the number in the request is not a valid one.
     pub acks: Option<Acks>,
     pub topics: Vec<ProduceTopic>,
+    /// Size of the request.
+    pub bytes: usize,
 }
 
 #[derive(Debug)]
@@ -37,6 +39,7 @@ type Lying = (PartitionId, Range<usize>);
 impl ProduceRequest {
     /// Parses a frame that starts its body at `at`. The batches are not copied.
     pub(super) fn parse(mut frame: BytesMut, at: usize, version: i16) -> Result<Self> {
+        let bytes = frame.len();
         let mut fields = Fields::new(&frame, at, version >= 9);
         let transactional_id = fields.nullable_string()?.map(str::to_owned);
         let acks = match fields.i16()? {
@@ -76,7 +79,7 @@ impl ProduceRequest {
             name,
             partitions: partitions.into_iter().map(|(partition, range)| (partition, take(range))).collect(),
         });
-        Ok(Self { transactional_id, acks, topics: topics.collect() })
+        Ok(Self { transactional_id, acks, topics: topics.collect(), bytes })
     }
 }
 
@@ -89,6 +92,8 @@ pub(super) fn partition_id(index: i32) -> PartitionId {
 #[derive(Debug, Default)]
 pub(super) struct Produced {
     pub topics: Vec<(Arc<str>, Vec<PartitionProduced>)>,
+    /// Time in ms for which the client is delayed.
+    pub throttle_ms: i32,
 }
 
 /// Outcome of one batch.
@@ -140,7 +145,7 @@ impl Produced {
             }
             out.tags();
         }
-        out.put_i32(0);
+        out.put_i32(self.throttle_ms);
         out.tags();
     }
 }

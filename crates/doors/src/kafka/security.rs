@@ -26,7 +26,7 @@ use super::messages::sasl_handshake::{SaslHandshakeRequest, SaslHandshakeRespons
 use super::outcome::{Failure, twice};
 
 /// APIs that are allowed before the login: SaslHandshake, ApiVersions, SaslAuthenticate.
-const BEFORE_LOGIN: [i16; 3] = [17, 18, 36];
+pub(super) const BEFORE_LOGIN: [i16; 3] = [17, 18, 36];
 
 /// Version of SaslHandshake that is accepted. After version 0, messages would come without the header of a request; no
 /// client has needed that since 2017, but librdkafka 2.0 does not log in if version 0 is not listed as supported.

@@ -28,6 +28,7 @@ fn caller() -> Caller {
         version: 12,
         leaving: Default::default(),
         shares: ShareConnection::new(Arc::default(), Weak::new()).into(),
+        mute: Default::default(),
     }
 }
 

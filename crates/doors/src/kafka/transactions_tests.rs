@@ -27,6 +27,7 @@ fn caller(version: i16) -> Caller {
         version,
         leaving: Default::default(),
         shares: ShareConnection::new(Arc::default(), Weak::new()).into(),
+        mute: Default::default(),
     }
 }
 

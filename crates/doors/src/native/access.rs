@@ -70,6 +70,9 @@ fn check_security(broker: &Broker, identity: &Identity, request: &SecurityReques
         | SecurityRequest::ListAcls(_)
         | SecurityRequest::ListMembers
         | SecurityRequest::ListAccessKeys => cluster(Operation::Describe),
+        // As Kafka requires for its requests about quotas.
+        SecurityRequest::ChangeQuotas(_) => cluster(Operation::AlterConfigs),
+        SecurityRequest::ListQuotas => cluster(Operation::DescribeConfigs),
         // It shows the tokens that the client may see.
         SecurityRequest::ListTokens => Ok(()),
         // How the client logged in decides, also without access control: the broker checks it.

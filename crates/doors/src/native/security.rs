@@ -1,4 +1,4 @@
-//! Maps requests about users, tokens, access keys, roles and access control lists to calls of the broker.
+//! Maps requests about users, tokens, access keys, quotas, roles and access control lists to calls of the broker.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use broker::{Broker, Identity, UserStatus};
 use engine::security::{AccessKey, AccessKeyId, Token, TokenId};
 use engine::{Error, Result};
 use wire::Response;
-use wire::security::{AccessKeyInfo, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
+use wire::security::{AccessKeyInfo, QuotaChange, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
 
 pub(super) async fn answer(broker: &Arc<Broker>, identity: &Identity, request: SecurityRequest) -> Result<Response> {
     let answer = match request {
@@ -70,6 +70,12 @@ pub(super) async fn answer(broker: &Arc<Broker>, identity: &Identity, request: S
             let keys = broker.security.access_keys().await?;
             SecurityResponse::AccessKeys(keys.into_iter().map(access_key_info).collect())
         }
+        SecurityRequest::ChangeQuotas(changes) => {
+            let change = |QuotaChange { entity, kind, value }| (entity, kind, value);
+            broker.security.change_quotas(changes.into_iter().map(change).collect()).await?;
+            SecurityResponse::QuotasChanged
+        }
+        SecurityRequest::ListQuotas => SecurityResponse::Quotas(broker.security.quotas().await?),
         SecurityRequest::ListAcls(filter) => SecurityResponse::Acls(broker.security.acls(&filter).await?),
     };
     Ok(Response::Security(answer))

@@ -11,6 +11,9 @@
 //! | a member of a role | 4 | user (text), role (text) |
 //! | a token | 5 | its id (8 bytes, as a byte string) |
 //! | an access key | 6 | its id (text) |
+//! | a quota | 7 | kind of the subject (u8: 0 none, 1 user, 2 each user, 3 role), its name (text), |
+//! | | | kind of the client id (u8: 0 none, 1 one, 2 each), the client id (text), |
+//! | | | kind of the address (u8: 0 none, 1 one, 2 each), the address (text), kind of the quota (u8) |
 //!
 //! | value | version (u16) | then |
 //! |---|---|---|
@@ -23,6 +26,7 @@
 //! | an access key | 1 | user (text), account (text, empty for the default), time of creation (u64), expiry time |
 //! | | | (u64, as for a token), sealed secret (byte string) |
 //! | a token of a user's own | 2 | the fields of version 1 |
+//! | a quota | 1 | rate per second (f64, as the bits of a u64) |
 //!
 //! Times are in ms since 1970.
 
@@ -30,7 +34,7 @@ use bytes::BufMut;
 
 use super::{
     AccessKey, AccessKeyId, Account, Acl, Credential, Mechanism, Operation, Pattern, PatternKind, Principal,
-    ResourceKind, RoleName, Token, TokenId, UserName,
+    QuotaEntity, QuotaKind, QuotaSubject, ResourceKind, RoleName, Token, TokenId, UserName, Which,
 };
 use crate::error::{Error, Result};
 use crate::fields::{Fields, put_bytes, put_text, unknown_version};
@@ -41,15 +45,21 @@ const KEY_SECRET: u16 = 3;
 const KEY_MEMBER: u16 = 4;
 const KEY_TOKEN: u16 = 5;
 const KEY_ACCESS_KEY: u16 = 6;
+const KEY_QUOTA: u16 = 7;
 const VALUE_VERSION: u16 = 1;
 /// Version of the value of a token that its user has created: a broker that does not know it refuses the record, as it
 /// would not end the token with the password.
 const OWN_TOKEN_VERSION: u16 = 2;
 /// Expiry time of a token or an access key that does not expire.
 const NEVER_MS: u64 = u64::MAX;
+/// Kinds of the parts of a quota's entity.
+const NONE: u8 = 0;
+const ONE: u8 = 1;
+const EACH: u8 = 2;
+const ROLE: u8 = 3;
 
 /// Record of the topic, which adds an entry of a table or removes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum SecurityRecord {
     Credential { user: UserName, mechanism: Mechanism, credential: Option<Credential> },
     Acl { acl: Acl, is_present: bool },
@@ -57,6 +67,7 @@ pub enum SecurityRecord {
     Member { user: UserName, role: RoleName, is_present: bool },
     Token { id: TokenId, token: Option<Token> },
     AccessKey { id: AccessKeyId, key: Option<AccessKey> },
+    Quota { entity: QuotaEntity, kind: QuotaKind, value: Option<f64> },
 }
 
 impl SecurityRecord {
@@ -89,6 +100,11 @@ impl SecurityRecord {
                 key.put_u16(KEY_ACCESS_KEY);
                 put_text(&mut key, id.as_str());
             }
+            Self::Quota { entity, kind, .. } => {
+                key.put_u16(KEY_QUOTA);
+                put_entity(&mut key, entity);
+                key.put_u8(*kind as u8);
+            }
         }
         key
     }
@@ -113,6 +129,7 @@ impl SecurityRecord {
             Self::Secret { value: secret, .. } => put_bytes(&mut value, secret.as_ref()?),
             Self::Token { token, .. } => put_token(&mut value, token.as_ref()?),
             Self::AccessKey { key, .. } => put_access_key(&mut value, key.as_ref()?),
+            Self::Quota { value: rate, .. } => value.put_u64((*rate)?.to_bits()),
         }
         Some(value)
     }
@@ -152,6 +169,13 @@ impl SecurityRecord {
                 let id = key.text()?.parse()?;
                 Self::AccessKey { id, key: value.as_mut().map(Fields::access_key).transpose()? }
             }
+            KEY_QUOTA => {
+                let entity = key.entity()?;
+                let kind = key.code(QuotaKind::from_code)?;
+                let value = value.as_mut().map(|value| value.u64().map(f64::from_bits)).transpose()?;
+                value.map_or(Ok(()), |value| entity.validate_value(kind, value))?;
+                Self::Quota { entity, kind, value }
+            }
             other => return Err(unknown_version("key", other)),
         };
         key.end()?;
@@ -187,6 +211,30 @@ fn put_access_key(out: &mut Vec<u8>, key: &AccessKey) {
     put_bytes(out, &key.sealed);
 }
 
+fn put_entity(out: &mut Vec<u8>, entity: &QuotaEntity) {
+    let (kind, name) = match &entity.subject {
+        None => (NONE, ""),
+        Some(QuotaSubject::User(user)) => (ONE, user.as_str()),
+        Some(QuotaSubject::EachUser) => (EACH, ""),
+        Some(QuotaSubject::Role(role)) => (ROLE, role.as_str()),
+    };
+    out.put_u8(kind);
+    put_text(out, name);
+    let address = entity.address.as_ref().map(|address| match address {
+        Which::One(address) => Which::One(address.to_string().into_boxed_str()),
+        Which::Default => Which::Default,
+    });
+    for part in [&entity.client, &address] {
+        let (kind, name) = match part {
+            None => (NONE, ""),
+            Some(Which::One(name)) => (ONE, &**name),
+            Some(Which::Default) => (EACH, ""),
+        };
+        out.put_u8(kind);
+        put_text(out, name);
+    }
+}
+
 /// Returns the bytes if they are of the right length.
 fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N]> {
     <[u8; N]>::try_from(bytes).map_err(|_wrong_length| Error::malformed(format!("{} bytes are not {N}", bytes.len())))
@@ -213,6 +261,40 @@ impl Fields<'_> {
             expires_ms: Some(self.u64()?).filter(|at| *at != NEVER_MS),
             sealed: self.bytes()?.into(),
         })
+    }
+
+    fn entity(&mut self) -> Result<QuotaEntity> {
+        let subject = match (self.u8()?, self.text()?) {
+            (NONE, "") => None,
+            (ONE, name) => Some(QuotaSubject::User(UserName::parse(name)?)),
+            (EACH, "") => Some(QuotaSubject::EachUser),
+            (ROLE, name) => Some(QuotaSubject::Role(RoleName::parse(name)?)),
+            (code, _) => return Err(Error::malformed(format!("unknown subject {code} of a quota"))),
+        };
+        let client = self.which()?.map(|client| match client {
+            Which::One(client) => Which::One(client.into()),
+            Which::Default => Which::Default,
+        });
+        let address = match self.which()? {
+            None => None,
+            Some(Which::Default) => Some(Which::Default),
+            Some(Which::One(text)) => {
+                let address = text.parse().map_err(|error| Error::malformed(format!("address '{text}': {error}")))?;
+                Some(Which::One(address))
+            }
+        };
+        let entity = QuotaEntity { subject, client, address };
+        entity.validate()?;
+        Ok(entity)
+    }
+
+    fn which(&mut self) -> Result<Option<Which<&str>>> {
+        match (self.u8()?, self.text()?) {
+            (NONE, "") => Ok(None),
+            (ONE, name) => Ok(Some(Which::One(name))),
+            (EACH, "") => Ok(Some(Which::Default)),
+            (code, _) => Err(Error::malformed(format!("unknown part {code} of a quota"))),
+        }
     }
 
     fn credential(&mut self, mechanism: Mechanism) -> Result<Credential> {
@@ -286,6 +368,22 @@ mod tests {
         for (id, token) in [(1, Some(token)), (2, Some(endless)), (3, Some(own)), (1, None)] {
             records.push(SecurityRecord::Token { id: TokenId::of_bytes([id; 8]), token });
         }
+        let role = RoleName::parse("auditors").expect("a name");
+        let subjects = [None, Some(QuotaSubject::EachUser), Some(QuotaSubject::Role(role))];
+        for (subject, client) in subjects.into_iter().zip([Some(Which::One("app".into())), None, Some(Which::Default)])
+        {
+            let entity = QuotaEntity { subject, client, address: None };
+            for value in [Some(1.5), Some(2.0)] {
+                records.push(SecurityRecord::Quota { entity: entity.clone(), kind: QuotaKind::Requests, value });
+            }
+        }
+        let ip = "10.0.0.1".parse().expect("an address");
+        for address in [Which::One(ip), Which::Default] {
+            let entity = QuotaEntity { address: Some(address), ..QuotaEntity::default() };
+            for value in [Some(7.0), None] {
+                records.push(SecurityRecord::Quota { entity: entity.clone(), kind: QuotaKind::Connections, value });
+            }
+        }
         let secret = |name: &str, value| SecurityRecord::Secret { name: name.into(), value };
         records.extend([secret("a", Some(vec![1])), secret("b", Some(vec![2; 200])), secret("a", None)]);
         records
@@ -325,6 +423,8 @@ mod tests {
         assert!(tables.members.is_empty());
         assert_eq!(tables.tokens.iter().map(|(id, _)| id.as_bytes()[0]).collect::<Vec<_>>(), [2, 3]);
         assert_eq!(tables.access_keys.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["k_2"]);
+        assert_eq!(tables.quotas.len(), 3);
+        assert!(tables.quotas.iter().all(|(_, values)| values == [(QuotaKind::Requests, 2.0)]));
         assert_eq!(tables.secrets.into_iter().collect::<Vec<_>>(), [("b".to_owned(), vec![2; 200])]);
     }
 }

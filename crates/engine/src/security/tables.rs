@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{AccessKeys, Acls, Members, SecurityRecord, Token, TokenId, Tokens, UserName, Users};
+use super::{AccessKeys, Acls, Members, Quotas, SecurityRecord, Token, TokenId, Tokens, UserName, Users};
 
 /// Secrets of the broker by name.
 pub type Secrets = BTreeMap<String, Vec<u8>>;
@@ -16,6 +16,7 @@ pub struct Tables {
     pub acls: Acls,
     pub members: Members,
     pub secrets: Secrets,
+    pub quotas: Quotas,
 }
 
 impl Tables {
@@ -28,6 +29,7 @@ impl Tables {
             acls: Acls::default(),
             members: Members::default(),
             secrets: Secrets::new(),
+            quotas: Quotas::default(),
         }
     }
 
@@ -55,6 +57,8 @@ impl Tables {
             SecurityRecord::Acl { acl, is_present: false } => self.acls.remove(&acl),
             SecurityRecord::Member { user, role, is_present: true } => self.members.insert(user, role),
             SecurityRecord::Member { user, role, is_present: false } => self.members.remove(&user, &role),
+            SecurityRecord::Quota { entity, kind, value: Some(value) } => self.quotas.set(entity, kind, value),
+            SecurityRecord::Quota { entity, kind, value: None } => self.quotas.remove(&entity, kind),
             SecurityRecord::Secret { name, value: Some(value) } => drop(self.secrets.insert(name, value)),
             SecurityRecord::Secret { name, value: None } => drop(self.secrets.remove(&name)),
         }

@@ -217,6 +217,66 @@ pub struct Audit {
 #[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
+  thalweg quota set --user billing bytes_in=10M bytes_out=20M requests=500
+  thalweg quota set --each-user requests=100        # each user without a quota of its own
+  thalweg quota set --user billing --client etl bytes_in=1M   # one client id of Kafka's clients
+  thalweg quota set --each-address connections=20
+  thalweg quota list
+  thalweg quota delete --user billing requests")]
+pub enum Quota {
+    /// Set quotas: bytes_in, bytes_out, requests or connections per second
+    Set {
+        #[command(flatten)]
+        of: QuotaOf,
+        /// Quota and its rate per second, such as bytes_in=10M
+        #[arg(required = true, value_name = "QUOTA=RATE")]
+        rates: Vec<String>,
+    },
+    /// List all quotas
+    #[command(visible_alias = "ls")]
+    List,
+    /// Delete quotas
+    #[command(visible_alias = "rm")]
+    Delete {
+        #[command(flatten)]
+        of: QuotaOf,
+        /// Quotas that are deleted; all of these clients if none is given
+        quotas: Vec<String>,
+    },
+}
+
+/// Clients that a quota limits.
+#[derive(clap::Args)]
+#[command(group = clap::ArgGroup::new("whose").args(["user", "each_user", "role"]))]
+#[command(group = clap::ArgGroup::new("client_id").args(["client", "each_client"]))]
+#[command(group = clap::ArgGroup::new("from").args(["address", "each_address"]))]
+pub struct QuotaOf {
+    /// All clients of a user together
+    #[arg(long)]
+    pub user: Option<String>,
+    /// Each user without a more specific quota
+    #[arg(long)]
+    pub each_user: bool,
+    /// Each user that has a role
+    #[arg(long)]
+    pub role: Option<String>,
+    /// Kafka clients with a client id, of these users or of all
+    #[arg(long)]
+    pub client: Option<String>,
+    /// Each client id of Kafka clients, of these users or of all
+    #[arg(long)]
+    pub each_client: bool,
+    /// Clients at an IP address
+    #[arg(long)]
+    pub address: Option<String>,
+    /// Each IP address without its own quota
+    #[arg(long)]
+    pub each_address: bool,
+}
+
+#[derive(Subcommand)]
+#[command(after_help = "\
+Examples:
   thalweg acl add User:billing read,describe topic orders.eu
   thalweg acl add User:billing read group billing. --prefix
   thalweg acl add 'User:*' write topic audit --deny

@@ -13,7 +13,10 @@ use crate::output::{DONE, USAGE, note};
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Run commands", &["serve", "demo", "status", "top"]),
     ("Data commands", &["publish", "subscribe", "request", "reply", "queue", "cache"]),
-    ("Management commands", &["topic", "group", "user", "role", "token", "acl", "config", "inspect"]),
+    (
+        "Management commands",
+        &["topic", "group", "user", "role", "token", "key", "quota", "acl", "audit", "config", "inspect"],
+    ),
     ("Connection commands", &["context", "login", "logout"]),
     ("Measurement commands", &["bench"]),
     ("Shell commands", &["completions", "man", "help"]),

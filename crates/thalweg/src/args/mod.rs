@@ -135,6 +135,9 @@ Examples:
     /// Create, list and delete access keys, with which SQS clients sign requests
     #[command(subcommand)]
     Key(Key),
+    /// Set, list and delete quotas: how much clients may send, read and request per second
+    #[command(subcommand)]
+    Quota(Quota),
     /// Add, list and delete access control entries
     #[command(subcommand)]
     Acl(AclCommand),

@@ -14,6 +14,7 @@ pub mod inspect;
 pub mod login;
 pub mod publish;
 pub mod queue;
+pub mod quota;
 pub mod reply;
 pub mod request;
 pub mod role;

@@ -2,9 +2,9 @@
 
 use engine::security::{
     AccessKeyId, AccessSecret, Account, Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, PatternKind,
-    Principal, ResourceKind, RoleName, TokenId, UserName,
+    Principal, QuotaEntity, QuotaKind, QuotaSubject, ResourceKind, RoleName, TokenId, UserName, Which,
 };
-use wire::{AccessKeyInfo, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
+use wire::{AccessKeyInfo, QuotaChange, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
 
 fn ann() -> UserName {
     UserName::parse("ann").expect("a name")
@@ -63,6 +63,26 @@ fn access_key(account: Option<Account>, expires_ms: Option<u64>) -> AccessKeyInf
     AccessKeyInfo { id: key_id(), user: ann(), account, created_ms: 1_690_000_000_000, expires_ms }
 }
 
+/// Returns an entity of each form.
+fn entities() -> Vec<QuotaEntity> {
+    let of = |subject, client| QuotaEntity { subject, client, address: None };
+    let at = |address| QuotaEntity { address: Some(address), ..QuotaEntity::default() };
+    vec![
+        of(Some(QuotaSubject::User(ann())), None),
+        of(Some(QuotaSubject::EachUser), Some(Which::One("app".into()))),
+        of(Some(QuotaSubject::Role(auditors())), Some(Which::Default)),
+        at(Which::One("2001:db8::1".parse().expect("an address"))),
+        at(Which::Default),
+    ]
+}
+
+fn quota_changes() -> Vec<QuotaChange> {
+    let set = |entity| QuotaChange { entity, kind: QuotaKind::BytesIn, value: Some(1_048_576.0) };
+    let mut changes: Vec<QuotaChange> = entities().into_iter().map(set).collect();
+    changes.push(QuotaChange { kind: QuotaKind::Connections, value: None, ..changes[4].clone() });
+    changes
+}
+
 pub fn requests() -> Vec<(&'static str, SecurityRequest)> {
     let of = |mechanism, bytes: usize| {
         let stored_key = vec![0xaa; bytes];
@@ -100,10 +120,16 @@ pub fn requests() -> Vec<(&'static str, SecurityRequest)> {
         ("access_key_put_endless", put_access_key(None, None)),
         ("access_key_delete", SecurityRequest::DeleteAccessKey(key_id())),
         ("access_key_list", SecurityRequest::ListAccessKeys),
+        ("quota_change", SecurityRequest::ChangeQuotas(quota_changes())),
+        ("quota_list", SecurityRequest::ListQuotas),
         ("acl_delete", SecurityRequest::DeleteAcls(one)),
         ("acl_list", SecurityRequest::ListAcls(AclFilter::default())),
         ("acl_list_allowed", SecurityRequest::ListAcls(AclFilter { is_allowed: Some(true), ..AclFilter::default() })),
     ]
+}
+
+fn quota_values() -> Vec<(QuotaKind, f64)> {
+    vec![(QuotaKind::BytesOut, 1000.0), (QuotaKind::Requests, 0.5)]
 }
 
 pub fn responses() -> Vec<(&'static str, SecurityResponse)> {
@@ -126,6 +152,8 @@ pub fn responses() -> Vec<(&'static str, SecurityResponse)> {
                 access_key(None, None),
             ]),
         ),
+        ("quotas_changed", SecurityResponse::QuotasChanged),
+        ("quotas", SecurityResponse::Quotas(entities().into_iter().map(|of| (of, quota_values())).collect())),
         ("user_deleted", SecurityResponse::UserDeleted),
         ("users", SecurityResponse::Users(vec![user])),
         ("acls_created", SecurityResponse::AclsCreated),

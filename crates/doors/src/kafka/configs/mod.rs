@@ -11,7 +11,6 @@ use super::caller::{Caller, NODE_ID};
 use super::errors::{self, Code};
 use super::groups;
 use super::messages::alter_configs::{AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse};
-use super::messages::describe_client_quotas::{DescribeClientQuotasRequest, DescribeClientQuotasResponse};
 use super::messages::describe_configs::{
     DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResponse,
     DescribeConfigsResult, DescribeConfigsSynonym,
@@ -775,16 +774,6 @@ async fn alter(
         Ok(change) if is_dry_run => broker.check_alteration(name, change).map(drop).map_err(refused),
         Ok(change) => broker.alter_topic(name, change).await.map(drop).map_err(refused),
     })
-}
-
-/// Returns no quotas; the broker has no quotas. Tools request them before they describe a user.
-pub(super) fn describe_client_quotas(
-    broker: &Broker,
-    caller: &Caller,
-    _request: DescribeClientQuotasRequest,
-) -> DescribeClientQuotasResponse {
-    let Code(error_code) = caller.may_use(broker, 48, &Resource::CLUSTER).err().unwrap_or(Code::NONE);
-    DescribeClientQuotasResponse { error_code, error_message: None, ..Default::default() }
 }
 
 #[cfg(test)]

@@ -40,6 +40,9 @@ pub trait Message: Value {
         Self::FLEXIBLE_SINCE.is_some_and(|since| version >= since)
     }
 
+    /// Sets the time in ms for which the client is delayed, if the message has a field for it.
+    fn set_throttle_time(&mut self, ms: i32);
+
     /// Decodes a message. Bytes after it remain in the reader.
     fn decode(version: i16, from: &mut Reader) -> Result<Self> {
         from.begin(version, Self::is_flexible(version));
@@ -79,6 +82,21 @@ pub fn encode_embedded<M: Message>(message: &M, version: i16) -> Bytes {
 macro_rules! message {
     (@default) => { Default::default() };
     (@default $default:expr) => { $default };
+    (@throttle $it:ident $ms:ident throttle_time_ms) => { $it.throttle_time_ms = $ms; };
+    (@throttle $it:ident $ms:ident $other:ident) => {};
+    (@message $name:ident [] $($field:ident)*) => {};
+    (@message $name:ident [$versions:expr, $flexible:expr] $($field:ident)*) => {
+        impl $crate::kafka::messages::Message for $name {
+            const VERSIONS: std::ops::RangeInclusive<i16> = $versions;
+            const FLEXIBLE_SINCE: Option<i16> = $flexible;
+
+            #[allow(unused_variables)]
+            fn set_throttle_time(&mut self, ms: i32) {
+                let it = self;
+                $(message!(@throttle it ms $field);)*
+            }
+        }
+    };
     ($(
         struct $name:ident $(($versions:expr, flexible $flexible:expr))? {
             $($has:pat $(, null $null:pat)? => $field:ident: $kind:ty $(= $default:expr)?;)*
@@ -101,10 +119,7 @@ macro_rules! message {
             }
         }
 
-        $(impl $crate::kafka::messages::Message for $name {
-            const VERSIONS: std::ops::RangeInclusive<i16> = $versions;
-            const FLEXIBLE_SINCE: Option<i16> = $flexible;
-        })?
+        message!(@message $name [$($versions, $flexible)?] $($field)*);
 
         impl $crate::kafka::messages::Nullable for $name {}
 
@@ -254,6 +269,13 @@ macro_rules! apis {
             pub fn key(&self) -> i16 {
                 match self {
                     $(Self::$name(_) => $key,)*
+                }
+            }
+
+            /// Sets the time in ms for which the client is delayed, if the response has a field for it.
+            pub fn set_throttle_time(&mut self, ms: i32) {
+                match self {
+                    $(Self::$name(response) => response.set_throttle_time(ms),)*
                 }
             }
         }

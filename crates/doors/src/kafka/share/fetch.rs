@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{AcquireFrom, AcquireLimits, Acquired, Broker};
+use broker::{AcquireFrom, AcquireLimits, Acquired, Broker, Usage};
 use bytes::BufMut;
 use engine::queue::{Lease, QueueName};
 use engine::security::Resource;
@@ -16,7 +16,7 @@ use net::service::Out;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_local;
 
-use super::super::caller::{Caller, LEADER_EPOCH, NODE_ID};
+use super::super::caller::{Caller, LEADER_EPOCH, NODE_ID, millis};
 use super::super::errors::{self, Code};
 use super::super::fetch::{Batches, FetchBudget};
 use super::super::groups::GroupSettings;
@@ -40,6 +40,8 @@ pub(in super::super) struct ShareFetched {
     partitions: BTreeMap<Place, PartitionShared>,
     /// Permit for the bytes of all batches.
     permit: Option<OwnedSemaphorePermit>,
+    /// Time in ms for which the client is delayed.
+    throttle_ms: i32,
 }
 
 #[derive(Debug, Default)]
@@ -72,10 +74,9 @@ struct Settled {
 pub(in super::super) fn fetch(
     broker: Arc<Broker>,
     budget: FetchBudget,
-    caller: Caller,
+    caller: Rc<Caller>,
     request: ShareFetchRequest,
 ) -> impl Future<Output = ShareFetched> {
-    let caller = Rc::new(caller);
     let has_acks = request.topics.iter().flat_map(|of| &of.partitions).any(|of| !of.acknowledgement_batches.is_empty());
     let is_settled_whatever_comes = has_acks || request.share_session_epoch == ENDS;
     let settling = {
@@ -178,6 +179,14 @@ impl Member<'_> {
 }
 
 impl ShareFetched {
+    /// Charges the request and its response to the client's quotas, and sets the time for which the client is delayed.
+    /// The messages are leased, so they are delivered all the same.
+    pub(in super::super) fn throttle(&mut self, broker: &Broker, caller: &Caller) {
+        let batches = self.partitions.values().flat_map(|partition| &partition.batches);
+        let bytes_out: usize = batches.map(RecordBatch::len).sum();
+        self.throttle_ms = millis(caller.charge(broker, Usage { requests: 1, ..Usage::response(bytes_out) }));
+    }
+
     /// Acquires messages for a member. Partitions with neither an error nor messages are left out of the response.
     async fn take(&mut self, member: &Member<'_>, budget: &FetchBudget, places: &[Place], limits: &AcquireLimits) {
         let mut from = Vec::new();
@@ -237,7 +246,7 @@ impl ShareFetched {
         let topics = || partitions.chunk_by(|((a, _), _), ((b, _), _)| a == b);
         {
             let mut head = Write::new(out.buf(), true);
-            head.put_i32(0);
+            head.put_i32(self.throttle_ms);
             head.put_i16(self.code.0);
             head.nullable_string(None);
             head.put_i32(self.lease_ms as i32);
@@ -323,7 +332,7 @@ mod tests {
         let refused = PartitionShared { code, settled, ..Default::default() };
         let partitions = [((topic, 2), partition), ((topic, 5), refused)].into();
         let mut out = Out::default();
-        ShareFetched { code: Code::NONE, lease_ms: 30_000, partitions, permit: None }.encode(&mut out);
+        ShareFetched { code: Code::NONE, lease_ms: 30_000, partitions, permit: None, throttle_ms: 0 }.encode(&mut out);
         let bytes: Bytes = out.buf().split().freeze();
         for version in [1, 2] {
             let mut reader = Reader::new(bytes.clone());

@@ -112,6 +112,8 @@ fn requests() -> Vec<Request> {
             expires_ms: None,
         }),
         Request::Security(SecurityRequest::DeleteToken(token())),
+        Request::Security(SecurityRequest::ListQuotas),
+        Request::Security(SecurityRequest::ChangeQuotas(Vec::new())),
         Request::Security(SecurityRequest::SetMember { user: bob(), role: role("admin"), is_present: true }),
         Request::Queue(QueueRequest::Describe { queue: queue() }),
         Request::Queue(QueueRequest::Send { queue: queue(), is_move: false, messages: Vec::new() }),

@@ -2,6 +2,7 @@
 
 pub mod add_offsets_to_txn;
 pub mod add_partitions_to_txn;
+pub mod alter_client_quotas;
 pub mod alter_configs;
 pub mod alter_partition_reassignments;
 pub mod alter_replica_log_dirs;
@@ -143,6 +144,8 @@ apis! {
             offset_delete OffsetDeleteRequest OffsetDeleteResponse;
         48 DescribeClientQuotas 0..=1, flexible Some(1),
             describe_client_quotas DescribeClientQuotasRequest DescribeClientQuotasResponse;
+        49 AlterClientQuotas 0..=1, flexible Some(1),
+            alter_client_quotas AlterClientQuotasRequest AlterClientQuotasResponse;
         50 DescribeUserScramCredentials 0..=0, flexible Some(0),
             describe_user_scram_credentials DescribeUserScramCredentialsRequest DescribeUserScramCredentialsResponse;
         51 AlterUserScramCredentials 0..=0, flexible Some(0),
