@@ -1,20 +1,27 @@
 //! The login of each request, and the permissions that each route requires.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use axum::body::Body;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use broker::{Broker, Door, Identity};
+use broker::{Broker, Door, Identity, Usage};
 use engine::security::{Operation, Resource, ResourceKind};
 use engine::{Error, ErrorKind};
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
 use net::http::Caller;
 
 use super::Http;
 use super::errors::{Failure, Result};
 use crate::login;
+
+/// End of the path of a request that reads messages although it is no GET.
+const RECEIVE: &str = "/receive";
 
 /// Requirement of a route. The path names the resource.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +74,10 @@ pub(super) async fn check(
         Err(failure) => return failure.into_response(),
     };
     request.extensions_mut().insert(identity.clone());
-    let response = next.run(request);
+    let is_charged = http.broker.security.has_quotas() && !matches!(needs, Needs::Nothing);
+    let response = async {
+        if is_charged { charged(&http.broker, &identity, request, next).await } else { next.run(request).await }
+    };
     if is_change(needs) {
         return response.await;
     }
@@ -75,6 +85,37 @@ pub(super) async fn check(
     let check = || authorize(&http.broker, &identity, needs, &params);
     let response = http.broker.security.while_permitted(check, response).await;
     response.unwrap_or_else(|error| Failure::from(error).into_response())
+}
+
+/// Runs a request of a client that has not exceeded its quotas, and charges the request and its response.
+async fn charged(broker: &Broker, identity: &Identity, request: Request, next: Next) -> Response {
+    let bytes_in = request.body().size_hint().exact().unwrap_or(0);
+    let has_length = request.body().size_hint().exact().is_some();
+    let reads = request.method() == Method::GET || request.uri().path().ends_with(RECEIVE);
+    let usage = Usage { requests: 1, bytes_in, bytes_out: 0 };
+    if let Err(error) = broker.security.admit(Door::Http, identity, usage, reads) {
+        return Failure::from(error).into_response();
+    }
+    // The size of other bodies is known once they were read.
+    let counted = Arc::new(AtomicU64::new(0));
+    let count = counted.clone();
+    let request = if has_length {
+        request
+    } else {
+        request.map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                count.fetch_add(frame.data_ref().map_or(0, |data| data.len() as u64), Ordering::Relaxed);
+                frame
+            }))
+        })
+    };
+    let response = next.run(request).await;
+    // Events are charged when they are written.
+    let bytes_out = response.body().size_hint().exact().unwrap_or(0);
+    let usage = Usage { requests: 0, bytes_in: counted.load(Ordering::Relaxed), bytes_out };
+    // It delays the next request.
+    broker.security.charge_later(identity, usage);
+    response
 }
 
 async fn admit(

@@ -12,7 +12,7 @@ use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
 use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
-use broker::{Answers, FREE_BYTES, Held, SourceStart, Subscription};
+use broker::{Answers, Door, FREE_BYTES, Held, Identity, Security, SourceStart, Subscription, Usage};
 use bytes::Bytes;
 use engine::{Delivery, Error, ErrorKind, Offset, PartitionId, RecordBatch, Records, TopicName};
 use futures_util::{SinkExt, stream};
@@ -51,6 +51,10 @@ pub(super) struct Events {
     address: IpAddr,
     /// Streams of the door.
     crowd: Arc<Crowd>,
+    security: Arc<Security>,
+    identity: Arc<Identity>,
+    /// `true` if the client has exceeded a quota, so that the next events have to wait.
+    is_in_debt: bool,
 }
 
 struct Source {
@@ -82,8 +86,18 @@ impl Events {
         }
         let answers = http.broker.answers().clone();
         let address = peer.address;
-        let crowd = http.crowd.clone();
-        Self { subscription, sources, taken: Vec::new(), written: 0, answers, address, crowd }
+        Self {
+            subscription,
+            sources,
+            taken: Vec::new(),
+            written: 0,
+            answers,
+            address,
+            crowd: http.crowd.clone(),
+            security: http.broker.security.clone(),
+            identity: peer.identity.clone(),
+            is_in_debt: false,
+        }
     }
 
     /// Returns the start of the subscription if it reads one partition.
@@ -108,7 +122,18 @@ impl Events {
         if self.has_taken() {
             return Ok(());
         }
+        if self.is_in_debt {
+            let repaid = self.security.clone().repaid(self.identity.clone(), Usage::response(1));
+            self.subscription.pause(repaid).await;
+            self.is_in_debt = false;
+        }
         self.subscription.next(&mut self.taken).await
+    }
+
+    /// Charges a written chunk to the quotas of the client.
+    fn charge(&mut self, bytes: usize) {
+        let delay = self.security.charge(Door::Http, &self.identity, None, Usage::response(bytes));
+        self.is_in_debt |= !delay.is_zero();
     }
 
     /// Writes up to one chunk of the taken deliveries, and returns the memory that is reserved for it. The caller holds
@@ -119,6 +144,7 @@ impl Events {
         let bytes = self.chunk_bytes_max();
         if bytes <= FREE_BYTES {
             self.write(out);
+            self.charge(out.len());
             return Ok(None);
         }
         let mut held = match self.answers.try_take(Some(self.address), bytes) {
@@ -133,6 +159,7 @@ impl Events {
         self.open(&mut held).await;
         let answers = self.answers.clone();
         answers.work(bytes, || self.write(out)).await;
+        self.charge(out.len());
         held.shrink(out.len());
         Ok(Some(held).filter(|_| out.len() > FREE_BYTES))
     }
@@ -548,7 +575,11 @@ impl Session {
     /// Starts the publish of a frame, if it contains one.
     fn take_frame(&self, frame: Message) -> Result<Option<Publishing>> {
         let frame: FrameIn = match &frame {
-            Message::Text(text) => codec::parse_json(text.as_bytes())?,
+            Message::Text(text) => {
+                let usage = Usage::request(text.len());
+                self.http.broker.security.admit(Door::Http, &self.peer.identity, usage, false)?;
+                codec::parse_json(text.as_bytes())?
+            }
             Message::Binary(_) => {
                 let message = "binary frames are not supported; send text frames";
                 return Err(Error::new(ErrorKind::Unsupported, message).into());

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use engine::{Error, ErrorKind};
 use hyper::StatusCode;
@@ -77,6 +78,8 @@ pub(super) struct Failure {
     pub reasons: BTreeMap<String, String>,
     /// Reason of the whole failure, if it is not that of the first id.
     pub reason: Option<&'static str>,
+    /// Time after which the client may try again, if it has to slow down.
+    pub retry_after: Option<Duration>,
 }
 
 /// Maximum length of a message, which may repeat a client's input of any length. In gRPC it is sent in headers, and a
@@ -91,6 +94,7 @@ const REASON_BYTES: usize = 8;
 /// Domain of the reasons.
 const DOMAIN: &str = "pubsub.googleapis.com";
 const ERROR_INFO: &str = "type.googleapis.com/google.rpc.ErrorInfo";
+const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
 impl Failure {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
@@ -99,7 +103,7 @@ impl Failure {
             message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
             message.push_str("..");
         }
-        Self { code, message, reasons: BTreeMap::new(), reason: None }
+        Self { code, message, reasons: BTreeMap::new(), reason: None, retry_after: None }
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {
@@ -126,14 +130,23 @@ impl Failure {
 
     /// Returns the details for the gRPC trailers, if the failure has more than a message.
     pub fn details(&self) -> Option<Vec<u8>> {
-        let mut info = self.info()?;
-        let mut bytes = 0;
-        info.metadata.retain(|name, value| {
-            bytes += name.len() + value.len() + REASON_BYTES;
-            bytes <= REASONS_BYTES_MAX
-        });
-        let value = info.encode_to_vec();
-        let details = vec![Any { type_url: ERROR_INFO.into(), value }];
+        let mut details = Vec::new();
+        if let Some(mut info) = self.info() {
+            let mut bytes = 0;
+            info.metadata.retain(|name, value| {
+                bytes += name.len() + value.len() + REASON_BYTES;
+                bytes <= REASONS_BYTES_MAX
+            });
+            details.push(Any { type_url: ERROR_INFO.into(), value: info.encode_to_vec() });
+        }
+        if let Some(after) = self.retry_after {
+            let delay = prost_types::Duration { seconds: after.as_secs() as i64, nanos: after.subsec_nanos() as i32 };
+            let value = rpc::RetryInfo { retry_delay: Some(delay) }.encode_to_vec();
+            details.push(Any { type_url: RETRY_INFO.into(), value });
+        }
+        if details.is_empty() {
+            return None;
+        }
         let status = rpc::Status { code: self.code as i32, message: self.message.clone(), details };
         Some(status.encode_to_vec())
     }
@@ -142,10 +155,18 @@ impl Failure {
         let mut error = serde_json::json!({
             "code": self.code.status().as_u16(), "message": self.message, "status": self.code.name(),
         });
+        let mut details = Vec::new();
         if let Some(info) = self.info() {
-            error["details"] = serde_json::json!([{
+            details.push(serde_json::json!({
                 "@type": ERROR_INFO, "reason": info.reason, "domain": info.domain, "metadata": info.metadata,
-            }]);
+            }));
+        }
+        if let Some(after) = self.retry_after {
+            let delay = format!("{}.{:09}s", after.as_secs(), after.subsec_nanos());
+            details.push(serde_json::json!({ "@type": RETRY_INFO, "retryDelay": delay }));
+        }
+        if !details.is_empty() {
+            error["details"] = details.into();
         }
         serde_json::json!({ "error": error }).to_string().into_bytes()
     }
@@ -176,7 +197,8 @@ impl From<Error> for Failure {
             ErrorKind::OutOfSequence => Code::FailedPrecondition,
             ErrorKind::Internal => Code::Internal,
         };
-        Self::new(code, error.message)
+        let retry_after = error.is_throttled().then(|| Duration::from_millis(error.retry_after_ms.into()));
+        Self { retry_after, ..Self::new(code, error.message) }
     }
 }
 
@@ -193,6 +215,20 @@ mod tests {
     #[test]
     fn a_not_leader_error_is_unavailable() {
         assert_eq!(Failure::from(Error::not_leader("why", Some("b.example:7400"))).code, Code::Unavailable);
+    }
+
+    /// AIP-194 and `google.rpc.RetryInfo`: the detail says when a client may try again.
+    #[test]
+    fn a_throttled_client_is_told_when_to_try_again() {
+        let failure = Failure::from(Error::throttled("why", 1500));
+        assert_eq!(failure.code, Code::ResourceExhausted);
+        let status = rpc::Status::decode(failure.details().expect("details").as_slice()).expect("a status");
+        assert_eq!((status.details.len(), status.details[0].type_url.as_str()), (1, RETRY_INFO));
+        let info = rpc::RetryInfo::decode(status.details[0].value.as_slice()).expect("a time");
+        assert_eq!(info.retry_delay, Some(prost_types::Duration { seconds: 1, nanos: 500_000_000 }));
+        let json: serde_json::Value = serde_json::from_slice(&failure.json()).expect("JSON");
+        assert_eq!(json["error"]["details"][0]["retryDelay"], "1.500000000s");
+        assert_eq!(Failure::from(Error::busy("why")).details(), None);
     }
 
     #[test]

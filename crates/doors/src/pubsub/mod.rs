@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::metrics::{Collect, Exposition};
-use broker::{Acting, Broker, Doors, FREE_BYTES};
+use broker::{Acting, Broker, Doors, FREE_BYTES, Usage};
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
@@ -70,6 +70,8 @@ const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent calls per connection. Clients multiplex many calls over one connection.
 const STREAMS_MAX: u32 = 256;
 
+/// End of the path of the call that reads messages.
+const PULL: &str = "/Pull";
 /// Path of the public key for the tokens in pushes.
 const CERTS: &str = "/oauth2/v3/certs";
 
@@ -306,6 +308,9 @@ fn caller_of(head: &Parts) -> Result<Caller> {
 async fn serve_grpc(ask: Ask, head: &Parts, body: RequestBody) -> Response<Answer> {
     let path = head.uri.path();
     if path == stream::PATH {
+        if let Err(failure) = admit(&ask, &Bytes::new(), true) {
+            return codec::unary(Err(failure));
+        }
         let messages = Messages::new(&head.headers, body.into_dialogue(), ask.door.bodies.clone(), REQUEST_BYTES_MAX);
         return codec::stream(match messages {
             Ok(messages) => stream::open(ask, messages).await,
@@ -326,6 +331,22 @@ async fn serve_grpc(ask: Ask, head: &Parts, body: RequestBody) -> Response<Answe
 
 /// Answers a call within the client's deadline.
 async fn call(rpc: &Rpc, ask: Ask, message: Bytes) -> Result<codec::Encoded> {
+    let door = ask.door.clone();
+    let identity = ask.identity.clone();
+    admit(&ask, &message, rpc.path.ends_with(PULL))?;
+    let answer = call_admitted(rpc, ask, message).await;
+    let bytes_out = answer.as_ref().map_or(0, |answer| answer.message().len());
+    door.broker.security.charge_later(&identity, Usage::response(bytes_out));
+    answer
+}
+
+/// Refuses a client that has exceeded a quota, and charges the request otherwise.
+fn admit(ask: &Ask, message: &Bytes, reads: bool) -> Result<()> {
+    let security = &ask.door.broker.security;
+    Ok(security.admit(broker::Door::Pubsub, &ask.identity, Usage::request(message.len()), reads)?)
+}
+
+async fn call_admitted(rpc: &Rpc, ask: Ask, message: Bytes) -> Result<codec::Encoded> {
     match ask.deadline {
         None => (rpc.call)(ask, message).await,
         Some(deadline) => tokio::time::timeout_at(deadline, (rpc.call)(ask, message)).await.unwrap_or_else(|elapsed| {

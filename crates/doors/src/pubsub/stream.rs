@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use broker::{FREE_BYTES, Identity, Receipt, Receive};
+use broker::{FREE_BYTES, Identity, Receipt, Receive, Usage};
 use engine::queue::QueueDefinition;
 use engine::security::Operation;
 use parking_lot::Mutex;
@@ -402,8 +402,19 @@ impl Dialogue {
             let received_messages = messages.collect::<Result<_>>()?;
             let answer = StreamingPullResponse { received_messages, ..StreamingPullResponse::default() };
             let answer = self.with_properties(answer);
-            let encoded = memory.work(answer.encoded_len(), || Encoded::charged(&answer, held)).await;
+            let bytes_out = answer.encoded_len();
+            let encoded = memory.work(bytes_out, || Encoded::charged(&answer, held)).await;
             place.send(Ok(encoded));
+            self.pay(bytes_out).await;
+        }
+    }
+
+    /// Charges a response to the quotas of the client, and waits until it is no longer in debt.
+    async fn pay(&self, bytes_out: usize) {
+        let usage = Usage::response(bytes_out);
+        let security = &self.door.broker.security;
+        if !security.charge(broker::Door::Pubsub, &self.identity, None, usage).is_zero() {
+            security.clone().repaid(self.identity.clone(), usage).await;
         }
     }
 

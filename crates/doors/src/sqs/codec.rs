@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 
@@ -389,6 +389,11 @@ pub(super) fn respond(
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     if let Ok(id) = HeaderValue::from_str(request_id) {
         headers.insert(REQUEST_ID, id);
+    }
+    if let Err(failure) = answer
+        && failure.retry_after_ms > 0
+    {
+        headers.insert(RETRY_AFTER, HeaderValue::from(failure.retry_after_ms.div_ceil(1000)));
     }
     if let (Err(failure), Protocol::Json) = (answer, protocol) {
         let side = if failure.code.is_sender { "Sender" } else { "Receiver" };

@@ -79,11 +79,13 @@ pub(super) use codes::*;
 pub(super) struct Failure {
     pub code: &'static Code,
     pub message: Cow<'static, str>,
+    /// Time in ms after which a client that has exceeded a limit may try again; 0 for any other error.
+    pub retry_after_ms: u32,
 }
 
 impl Failure {
     pub fn new(code: &'static Code, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), retry_after_ms: 0 }
     }
 
     pub fn no_queue() -> Self {
@@ -163,7 +165,8 @@ impl From<Error> for Failure {
             | ErrorKind::OutOfSequence
             | ErrorKind::Fenced => &INTERNAL,
         };
-        Self::new(code, error.message)
+        let retry_after_ms = if error.is_throttled() { error.retry_after_ms } else { 0 };
+        Self { retry_after_ms, ..Self::new(code, error.message) }
     }
 }
 

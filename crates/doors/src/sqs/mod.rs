@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use broker::metrics::{Collect, Exposition};
-use broker::{Acting, Broker, Doors, Held, LoginSource, SigningKey};
+use broker::{Acting, Broker, Doors, Held, LoginSource, SigningKey, Usage};
 use bytes::{Bytes, BytesMut};
 use engine::security::{RoleName, UserName};
 use http_body_util::{BodyExt, Full};
@@ -199,6 +199,16 @@ struct Answered {
     answer: Result<Answer>,
     /// Memory of the response, which is held until it is written.
     held: Option<Held>,
+    /// Client that is charged for the response.
+    identity: Option<broker::Identity>,
+}
+
+impl Answered {
+    /// Returns the answer to a request that could not be understood.
+    fn failed(head: &Parts, failure: Failure) -> Self {
+        let protocol = spoken_by(&head.headers);
+        Self { protocol, action: None, answer: Err(failure), held: None, identity: None }
+    }
 }
 
 impl Door {
@@ -207,14 +217,15 @@ impl Door {
         let id = self.ids.next();
         let answered = match self.read(body).await {
             Ok((body, _permit)) => self.answer(&head, &body).await,
-            Err(failure) => {
-                Answered { protocol: spoken_by(&head.headers), action: None, answer: Err(failure), held: None }
-            }
+            Err(failure) => Answered::failed(&head, failure),
         };
-        let Answered { protocol, action, answer, held } = answered;
+        let Answered { protocol, action, answer, held, identity } = answered;
         let bytes = held.as_ref().map_or(0, Held::bytes);
         let answers = self.sqs.broker.answers();
         let mut response = answers.work(bytes, || codec::respond(protocol, action, &answer, &id)).await;
+        if let Some(identity) = identity {
+            self.sqs.broker.security.charge_later(&identity, Usage::response(response.body().len()));
+        }
         if let Some(mut held) = held {
             held.shrink(response.body().len());
             response.extensions_mut().insert(Charge::new(held));
@@ -253,8 +264,7 @@ impl Door {
     }
 
     async fn answer(&self, head: &Parts, body: &[u8]) -> Answered {
-        let failed =
-            |failure| Answered { protocol: spoken_by(&head.headers), action: None, answer: Err(failure), held: None };
+        let failed = |failure| Answered::failed(head, failure);
         let context = match self.context(head, body) {
             Ok(context) => context,
             Err(failure) => {
@@ -281,7 +291,8 @@ impl Door {
             let message = format!("The address {} is not valid for this endpoint.", head.uri.path());
             Err(Failure::new(&INVALID_ADDRESS, message))
         } else {
-            match self.expect_no_link(head, action).and_then(|()| call.request(body)) {
+            let admitted = self.expect_no_link(head, action).and_then(|()| self.admit(&context, action, body));
+            match admitted.and_then(|()| call.request(body)) {
                 Ok(request) => self.sqs.answer(&context, request).await,
                 Err(failure) => Err(failure),
             }
@@ -289,7 +300,15 @@ impl Door {
         if let Some(action) = action {
             self.calls[action as usize].fetch_add(1, Ordering::Relaxed);
         }
-        Answered { protocol: call.protocol, action, answer, held: context.held.into_inner() }
+        let RequestContext { identity, held, .. } = context;
+        Answered { protocol: call.protocol, action, answer, held: held.into_inner(), identity: Some(identity) }
+    }
+
+    /// Refuses a client that has exceeded a quota, and charges the request otherwise.
+    fn admit(&self, context: &RequestContext<'_>, action: Option<Action>, body: &[u8]) -> Result<()> {
+        let reads = action == Some(Action::ReceiveMessage);
+        let security = &self.sqs.broker.security;
+        Ok(security.admit(broker::Door::Sqs, &context.identity, Usage::request(body.len()), reads)?)
     }
 
     /// Refuses a change that a link or an image of a web page could request, or a server that fetches URLs.
@@ -334,11 +353,13 @@ impl Door {
     }
 
     async fn peek(&self, head: &Parts, body: &[u8], context: &RequestContext<'_>, rest: &str) -> Answered {
-        let answer = match peek::Wanted::read(head, body, rest) {
+        let action = Some(Action::ReceiveMessage);
+        let wanted = self.admit(context, action, body).and_then(|()| peek::Wanted::read(head, body, rest));
+        let answer = match wanted {
             Ok(wanted) => Box::pin(self.sqs.peek(context, &wanted)).await,
             Err(failure) => Err(failure),
         };
-        Answered { protocol: peek::protocol(&head.headers), action: Some(Action::ReceiveMessage), answer, held: None }
+        Answered { protocol: peek::protocol(&head.headers), action, answer, held: None, identity: None }
     }
 
     /// Returns the context of a request: its account and region, as far as they are given, and its connection.
