@@ -25,5 +25,6 @@ mod fields;
 mod ledger;
 mod login;
 mod strangers;
+mod throttle;
 
 pub use door::{Door, Opened, Opening};

@@ -4,14 +4,17 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use broker::{Acting, Broker, Direct, Door, Origin, Subscription, SubscriptionHandle, Wakes};
+use broker::{
+    Acting, Broker, Direct, Door, Identity, Origin, Security, Subscription, SubscriptionHandle, Usage, Wakes,
+};
 use bytes::Bytes;
 use engine::{Delivery, Error, ErrorKind, PartitionId, Result, SourceId, TopicName};
 use futures_util::future::LocalBoxFuture;
 use net::Outbox;
-use net::service::{Handler, Held, Peer, Reply, Standing};
+use net::service::{Handler, Held, Peer, Reply, Spent, Standing};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use wire::frame::BODY_BYTES_MAX;
@@ -24,6 +27,7 @@ use super::errors::{self, Verdict};
 use super::login::{self, Login};
 use super::room::Room;
 use super::{access, caches, map, queues};
+use crate::throttle;
 
 /// Maximum number of partitions in the response to a subscribe: at least all partitions of one topic.
 const SOURCES_TOLD_MAX: usize = engine::limits::PARTITIONS_MAX as usize;
@@ -44,6 +48,8 @@ pub(super) struct Connection {
     pub(super) login: Login,
     pub(super) room: Room,
     pub(super) shared: Arc<Shared>,
+    /// Time after which the connection is closed, because too many began at its address.
+    refused: Option<Duration>,
 }
 
 /// State of a connection that its lanes use, too.
@@ -55,6 +61,8 @@ pub(super) struct Shared {
     pub(super) heartbeats: AtomicUsize,
     pub(super) receives: AtomicUsize,
     pub(super) watches: AtomicUsize,
+    /// Bytes of deliveries that were charged and will be written to the connection's outbox, or have been.
+    delivered_bytes: AtomicU64,
     /// Leased messages that return to their queues when the connection ends.
     pub(super) held: Mutex<queues::Held>,
     /// `true` once the broker shuts down: from then on no request waits for changes.
@@ -67,6 +75,8 @@ pub(super) struct Stream {
     pub(super) outbox: Arc<Outbox>,
     pub(super) wakes: Wakes,
     pub(super) caches: caches::Recent,
+    /// Bytes of deliveries that were charged before they were written.
+    charged_bytes: u64,
 }
 
 pub(super) type Later = futures_util::stream::Once<LocalBoxFuture<'static, Answer>>;
@@ -84,12 +94,14 @@ impl Handler<NativeProtocol> for NativeHandler {
             heartbeats: AtomicUsize::new(0),
             receives: AtomicUsize::new(0),
             watches: AtomicUsize::new(0),
+            delivered_bytes: AtomicU64::new(0),
             held: Mutex::default(),
             is_leaving: watch::Sender::new(false),
         };
         let room = Room::of(&self.broker, peer);
         let login = Login::new(&self.broker, self.is_login_required, peer);
-        Connection { broker: self.broker.clone(), peer: peer.clone(), login, room, shared: Arc::new(shared) }
+        let refused = self.broker.security.connected(Door::Native, peer.address.map(|at| at.ip()));
+        Connection { broker: self.broker.clone(), peer: peer.clone(), login, room, shared: Arc::new(shared), refused }
     }
 
     fn open(&self, connection: &Rc<Connection>, outbox: &Arc<Outbox>) -> Stream {
@@ -98,6 +110,7 @@ impl Handler<NativeProtocol> for NativeHandler {
             outbox: outbox.clone(),
             wakes: Wakes::default(),
             caches: caches::Recent::default(),
+            charged_bytes: 0,
         }
     }
 
@@ -126,7 +139,31 @@ impl Handler<NativeProtocol> for NativeHandler {
         self.accept(stream, message)
     }
 
+    fn wants_pause(&self, stream: &Stream) -> bool {
+        let login = &stream.connection.login;
+        self.broker.security.has_quotas() && !login.is_missing() && throttle::is_wanted(&self.broker, &login.identity())
+    }
+
+    /// Stops reading a stream whose client exceeds a quota. Deliveries are charged and delayed on their lanes.
+    fn pause(&self, stream: &mut Stream, spent: Spent) -> Option<Held> {
+        let Connection { refused, login, shared, .. } = &*stream.connection;
+        if let Some(refused) = *refused {
+            return Some(Box::pin(tokio::time::sleep(refused)));
+        }
+        if !self.broker.security.has_quotas() || login.is_missing() {
+            return None;
+        }
+        stream.charged_bytes += shared.delivered_bytes.swap(0, Ordering::Relaxed);
+        let charged_bytes = stream.charged_bytes.min(spent.bytes_written);
+        stream.charged_bytes -= charged_bytes;
+        let spent = Spent { bytes_written: spent.bytes_written - charged_bytes, ..spent };
+        throttle::pause(&self.broker, Door::Native, &login.identity(), throttle::usage(spent))
+    }
+
     fn standing(&self, stream: &Stream) -> Standing {
+        if stream.connection.refused.is_some() {
+            return Standing::Over;
+        }
         if stream.connection.login.is_missing() { Standing::Opening } else { Standing::Open }
     }
 
@@ -213,10 +250,15 @@ impl NativeHandler {
         let broker = self.broker.clone();
         let outbox = stream.outbox.clone();
         let quic = peer.quic.clone();
+        let meter = Meter {
+            security: self.broker.security.clone(),
+            identity: stream.connection.login.identity(),
+            outbox: quic.is_none().then(|| shared.clone()),
+        };
         if quic.is_none() && outbox.is_direct() {
             let outbox = outbox.clone();
             let encoder = Mutex::new(encoder());
-            request.direct = Some(Box::new(DirectOutbox { outbox, encoder }));
+            request.direct = Some(Box::new(DirectOutbox { outbox, encoder, meter: meter.clone() }));
         }
         Ok(async move {
             let to_quic = match quic {
@@ -234,8 +276,8 @@ impl NativeHandler {
             let draining = shared.clone();
             let drain = async move {
                 match to_quic {
-                    Some(send) => drain_to_stream(subscription, encoder, send, id).await,
-                    None => drain_to_outbox(subscription, encoder, &outbox, id).await,
+                    Some(send) => drain_to_stream(subscription, encoder, send, id, &meter).await,
+                    None => drain_to_outbox(subscription, encoder, &outbox, id, &meter).await,
                 }
                 draining.forget(id);
             };
@@ -281,20 +323,56 @@ impl Drop for Connection {
     }
 }
 
+/// Charges the deliveries of a subscription to the quotas of its client.
+#[derive(Clone)]
+struct Meter {
+    security: Arc<Security>,
+    identity: Arc<Identity>,
+    /// Connection with whose outbox the deliveries are written, if they have no stream of their own.
+    outbox: Option<Arc<Shared>>,
+}
+
+impl Meter {
+    /// Charges deliveries, which delays the next ones.
+    fn charge(&self, chunks: &[Bytes]) {
+        if !self.security.has_quotas() {
+            return;
+        }
+        let bytes = chunks.iter().map(Bytes::len).sum();
+        if let Some(shared) = &self.outbox {
+            shared.delivered_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+        self.security.charge(Door::Native, &self.identity, None, Usage::response(bytes));
+    }
+
+    fn is_in_debt(&self) -> bool {
+        !self.security.debt(&self.identity, None, Usage::response(1)).is_zero()
+    }
+
+    /// Delays deliveries that were taken from a subscription until the client is no longer in debt.
+    async fn repaid(&self, subscription: &Subscription) {
+        if self.is_in_debt() {
+            subscription.pause(self.security.clone().repaid(self.identity.clone(), Usage::response(1))).await;
+        }
+    }
+}
+
 /// Outbox of a connection to which the publisher's thread delivers directly.
 struct DirectOutbox {
     outbox: Arc<Outbox>,
     encoder: Mutex<DeliveryEncoder>,
+    meter: Meter,
 }
 
 impl Direct for DirectOutbox {
     fn has_room(&self) -> bool {
-        self.outbox.has_room()
+        self.outbox.has_room() && !self.meter.is_in_debt()
     }
 
     fn deliver(&self, deliveries: &mut Vec<Delivery>, source: &dyn Fn(SourceId) -> (TopicName, PartitionId)) {
         let mut chunks = Vec::with_capacity(2 * deliveries.len());
         self.encoder.lock().encode(deliveries, source, &mut chunks);
+        self.meter.charge(&chunks);
         self.outbox.push(chunks);
     }
 
@@ -305,7 +383,13 @@ impl Direct for DirectOutbox {
 
 /// Delivers a subscription to the outbox that all subscriptions of the connection share. Runs on the lane of the
 /// subscription.
-async fn drain_to_outbox(mut subscription: Subscription, mut encoder: DeliveryEncoder, outbox: &Outbox, id: u32) {
+async fn drain_to_outbox(
+    mut subscription: Subscription,
+    mut encoder: DeliveryEncoder,
+    outbox: &Outbox,
+    id: u32,
+    meter: &Meter,
+) {
     let handle = subscription.handle();
     let mut deliveries = Vec::new();
     let mut chunks = Vec::new();
@@ -313,7 +397,9 @@ async fn drain_to_outbox(mut subscription: Subscription, mut encoder: DeliveryEn
         outbox.room().await;
         match subscription.next(&mut deliveries).await {
             Ok(()) => {
+                meter.repaid(&subscription).await;
                 encoder.encode(&mut deliveries, &|source| handle.source(source), &mut chunks);
+                meter.charge(&chunks);
                 if !outbox.push(chunks.drain(..)) {
                     return;
                 }
@@ -334,6 +420,7 @@ async fn drain_to_stream(
     mut encoder: DeliveryEncoder,
     mut send: quinn::SendStream,
     id: u32,
+    meter: &Meter,
 ) {
     let handle = subscription.handle();
     let mut deliveries: Vec<Delivery> = Vec::new();
@@ -341,7 +428,9 @@ async fn drain_to_stream(
     loop {
         let is_over = match subscription.next(&mut deliveries).await {
             Ok(()) => {
+                meter.repaid(&subscription).await;
                 encoder.encode(&mut deliveries, &|source| handle.source(source), &mut chunks);
+                meter.charge(&chunks);
                 false
             }
             Err(error) => {

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::future::{pending, ready};
 use std::sync::Arc;
 
-use broker::{Broker, Identity, Permit};
+use broker::{Acting, Broker, Identity, Permit};
 use engine::TopicName;
 use engine::security::{Operation, Resource, ResourceKind};
 use smallvec::SmallVec;
@@ -255,6 +255,14 @@ enum Purpose {
     },
     /// Only the decision is wanted.
     DryRun,
+}
+
+impl Session {
+    /// Returns the client for whom the door works.
+    pub(super) fn acting(&self) -> Acting {
+        let address = self.peer.address.map(|at| at.ip());
+        Acting { door: broker::Door::Redis, address, user: self.identity.borrow().user().clone() }
+    }
 }
 
 /// Check of one request.

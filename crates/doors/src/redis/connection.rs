@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::{Acting, Answers, Broker, Cache, Caches, Commit, Finished, Identity, LockedCache, Waiting, Wakes};
+use broker::{Answers, Broker, Cache, Caches, Commit, Finished, Identity, LockedCache, Waiting, Wakes};
 use engine::cache::CacheSettings;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
-use net::service::{Handler, Held, Peer, Reply, Standing, once};
+use net::service::{Handler, Held, Peer, Reply, Spent, Standing, once};
 use net::{Connections, Outbox};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -31,10 +31,11 @@ use super::pause::Pause;
 use super::refusals::Refusals;
 use super::shard_channels::{ShardChannels, ShardListener};
 use super::stats::{Stats, Tally};
-use super::wait::{Wait, begin_to_wait};
+use super::wait::begin_to_wait;
 use super::writer::{ANSWER_BYTES_MAX, NO_ROOM, Writer};
-use crate::redis::command::{Block, Command, Data, Does, Named, SHOWN_BYTES_MAX, Step, bytes_in, shown, wrong_arity};
+use crate::redis::command::{Block, Command, Data, Does, Named, Step, bytes_in, wrong_arity};
 use crate::redis::commands::keys;
+use crate::throttle;
 
 /// Number of databases of every connection.
 pub(super) const DATABASES: usize = 16;
@@ -108,6 +109,8 @@ pub(super) struct Session {
     ending: Option<Rc<Notify>>,
     /// `true` after the client has killed its own connection: pending replies are sent, and nothing more is read.
     pub(super) is_over: bool,
+    /// Time after which the connection is closed, because too many began at its address.
+    refused: Option<Duration>,
     pub(super) answers: Answers,
     caches: Arc<Caches>,
 }
@@ -195,6 +198,7 @@ impl Handler<RedisProtocol> for Door {
             request_bytes: 0,
             ending: None,
             is_over: false,
+            refused: self.broker.security.connected(broker::Door::Redis, peer.address.map(|at| at.ip())),
             answers: self.broker.answers().clone(),
             caches: self.broker.caches.clone(),
         }
@@ -202,9 +206,7 @@ impl Handler<RedisProtocol> for Door {
 
     /// Attributes the work of this turn to the client.
     fn turn(&self, session: &Session, begins: bool) {
-        let address = session.peer.address.map(|at| at.ip());
-        let acting = || Acting { door: broker::Door::Redis, address, user: session.identity.borrow().user().clone() };
-        broker::act_for(begins.then(acting));
+        broker::act_for(begins.then(|| session.acting()));
     }
 
     fn call(&self, session: &mut Session, request: Request<'_>) -> Reply<Answer, Later> {
@@ -264,9 +266,26 @@ impl Handler<RedisProtocol> for Door {
         session.last = None;
     }
 
+    fn wants_pause(&self, session: &Session) -> bool {
+        self.broker.security.has_quotas()
+            && *session.login.borrow() != Login::Needed
+            && throttle::is_wanted(&self.broker, &session.identity.borrow())
+    }
+
+    /// Stops reading a connection that exceeds a quota.
+    fn pause(&self, session: &mut Session, spent: Spent) -> Option<Held> {
+        if let Some(refused) = session.refused {
+            return Some(Box::pin(tokio::time::sleep(refused)));
+        }
+        if !self.broker.security.has_quotas() || *session.login.borrow() == Login::Needed {
+            return None;
+        }
+        throttle::pause(&self.broker, broker::Door::Redis, &session.identity.borrow(), throttle::usage(spent))
+    }
+
     fn standing(&self, session: &Session) -> Standing {
         match *session.login.borrow() {
-            _ if session.is_over => Standing::Over,
+            _ if session.is_over || session.refused.is_some() => Standing::Over,
             Login::Needed => Standing::Opening,
             Login::NotNeeded | Login::Done => Standing::Open,
         }
@@ -287,7 +306,7 @@ impl Handler<RedisProtocol> for Door {
 impl Door {
     /// Returns the requested command if the client may run it.
     fn admit(&self, session: &mut Session, args: &[&[u8]]) -> Done<&'static Command> {
-        let command = commands::find(args[0]).ok_or_else(|| unknown(args))?;
+        let command = commands::find(args[0]).ok_or_else(|| commands::unknown(args))?;
         if !command.takes(args.len()) {
             return Err(wrong_arity(command.name));
         }
@@ -692,12 +711,6 @@ impl Session {
         if is_late { Reply::Alone(durable) } else { Reply::Later(durable) }
     }
 
-    /// Registers a wait, which other clients can end from here on.
-    pub(super) fn begin_wait(&self, cache: Arc<Cache>, waiting: Arc<Waiting>, recheck: Arc<Recheck>) -> Wait {
-        *self.client.waiting.lock() = Some(Arc::downgrade(&waiting));
-        Wait { cache, waiting, client: self.client.clone(), recheck }
-    }
-
     /// Returns a reply that is sent once there is data or the timeout has elapsed.
     fn wait(&mut self, waiting: Arc<Waiting>, recheck: Arc<Recheck>, block: Block) -> Reply<Answer, Later> {
         let cache = self.databases[self.database].clone().expect("invariant: it waits for a key of it");
@@ -780,21 +793,4 @@ async fn when_durable(answer: Answer, commit: Commit, mut failed: Writer) -> Ans
 
 fn open_database(broker: &Arc<Broker>, number: usize, is_durable: bool) -> Done<Arc<Cache>> {
     Ok(broker.caches.open_with(&format!("db{number}"), CacheSettings { is_durable, ..CacheSettings::default() })?)
-}
-
-fn unknown(args: &[&[u8]]) -> Fail {
-    let refused = commands::REFUSED.iter().find(|(name, _)| args[0].eq_ignore_ascii_case(name.as_bytes()));
-    if let Some((name, instead)) = refused {
-        return Fail::new(format!("ERR {name}: {instead}"));
-    }
-    let mut rest = Vec::new();
-    for arg in &args[1..] {
-        if rest.len() >= SHOWN_BYTES_MAX {
-            break;
-        }
-        let arg = shown(arg);
-        rest = [&rest, &b"'"[..], &arg[..arg.len().min(SHOWN_BYTES_MAX - rest.len())], b"' "].concat();
-    }
-    let name = shown(args[0]);
-    Fail::of_bytes([b"ERR unknown command '", name, b"', with args beginning with: ", &rest].concat())
 }

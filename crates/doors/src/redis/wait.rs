@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::access::Recheck;
 use super::clients::Client;
+use super::connection::Session;
 use super::writer::Writer;
 use crate::redis::command::{Data, Named, Step};
 
@@ -37,6 +38,14 @@ pub(super) fn begin_to_wait(
         (!is_blocked).then_some(writer.bytes)
     };
     locked.wait(&keys, Box::new(attempt))
+}
+
+impl Session {
+    /// Registers a wait, which other clients can end from here on.
+    pub(super) fn begin_wait(&self, cache: Arc<Cache>, waiting: Arc<Waiting>, recheck: Arc<Recheck>) -> Wait {
+        *self.client.waiting.lock() = Some(Arc::downgrade(&waiting));
+        Wait { cache, waiting, client: self.client.clone(), recheck }
+    }
 }
 
 /// Guard that ends the wait when the connection ends.

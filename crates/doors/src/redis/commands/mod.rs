@@ -29,7 +29,8 @@ pub(super) mod work;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use super::command::Command;
+use super::command::{Command, SHOWN_BYTES_MAX, shown};
+use super::errors::Fail;
 
 /// Commands, in the groups of Redis. [`MORE`] has the others.
 const TABLES: [(&str, &[Command]); 13] = [
@@ -118,6 +119,24 @@ pub(super) fn all() -> Vec<&'static Command> {
     let mut all: Vec<_> = BY_NAME.values().collect();
     all.sort_unstable_by_key(|command| command.name);
     all
+}
+
+/// Returns the error for a command that this door does not have.
+pub(super) fn unknown(args: &[&[u8]]) -> Fail {
+    let refused = REFUSED.iter().find(|(name, _)| args[0].eq_ignore_ascii_case(name.as_bytes()));
+    if let Some((name, instead)) = refused {
+        return Fail::new(format!("ERR {name}: {instead}"));
+    }
+    let mut rest = Vec::new();
+    for arg in &args[1..] {
+        if rest.len() >= SHOWN_BYTES_MAX {
+            break;
+        }
+        let arg = shown(arg);
+        rest = [&rest, &b"'"[..], &arg[..arg.len().min(SHOWN_BYTES_MAX - rest.len())], b"' "].concat();
+    }
+    let name = shown(args[0]);
+    Fail::of_bytes([b"ERR unknown command '", name, b"', with args beginning with: ", &rest].concat())
 }
 
 #[cfg(test)]

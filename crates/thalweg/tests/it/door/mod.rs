@@ -12,6 +12,7 @@ mod bad_input;
 mod jwt;
 mod policies;
 mod certificates;
+mod quotas;
 mod strangers;
 mod tokens;
 mod unix;

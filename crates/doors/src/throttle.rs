@@ -1,0 +1,26 @@
+//! Back-pressure of quotas on a connection, for the doors whose protocols have no other.
+
+use std::sync::Arc;
+
+use broker::{Broker, Door, Identity, Usage};
+use net::service::{Held, Spent};
+
+/// Use that is charged to every quota: each request of such a connection may be anything.
+const ANY: Usage = Usage { requests: 1, bytes_in: 1, bytes_out: 1 };
+
+/// Returns `true` if a client has exceeded a quota, so that no request of it is handled now.
+#[inline]
+pub(crate) fn is_wanted(broker: &Broker, identity: &Identity) -> bool {
+    broker.security.has_quotas() && !broker.security.debt(identity, None, ANY).is_zero()
+}
+
+/// Charges what a connection has used. Returns the pause of the connection, if its client has exceeded a quota.
+pub(crate) fn pause(broker: &Broker, door: Door, identity: &Arc<Identity>, usage: Usage) -> Option<Held> {
+    let is_in_debt = !broker.security.charge(door, identity, None, usage).is_zero() || is_wanted(broker, identity);
+    is_in_debt.then(|| Box::pin(broker.security.clone().repaid(identity.clone(), ANY)) as Held)
+}
+
+/// Returns the use of a connection, of whose written bytes some are charged elsewhere.
+pub(crate) fn usage(spent: Spent) -> Usage {
+    Usage { requests: spent.requests, bytes_in: spent.bytes_read, bytes_out: spent.bytes_written }
+}
