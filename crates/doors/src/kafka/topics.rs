@@ -59,7 +59,11 @@ pub(super) async fn metadata(broker: &Arc<Broker>, caller: &Caller, request: Met
             }
         }
         _ => {
-            let may_see = |outline: &&TopicOutline| may_describe(broker, caller, outline.name.as_str()).is_ok();
+            // What a list does not show is not refused.
+            let may_see = |outline: &&TopicOutline| {
+                let topic = Resource::topic(outline.name.as_str());
+                broker.security.allows(&caller.identity, Operation::Describe, &topic)
+            };
             let is_long = broker.topic_count() > TOPICS_AT_ONCE;
             // The semaphore is never closed.
             let _turn = if is_long { LONG_LISTS.acquire().await.ok() } else { None };
@@ -167,6 +171,9 @@ fn topic(outline: &TopicOutline) -> MetadataResponseTopic {
     }
 }
 
+/// Text for a refused request for a coordinator, which some clients show without the name of the code.
+const REFUSED_COORDINATOR: &str = "the client may not use this group or transaction; see thalweg acl";
+
 pub(super) fn find_coordinator(
     broker: &Broker,
     caller: &Caller,
@@ -180,19 +187,18 @@ pub(super) fn find_coordinator(
         _ => Err(Code::INVALID_REQUEST),
     };
     let code_of = |key: &str| check(key).err().unwrap_or(Code::NONE).0;
-    let coordinator = |key: String| Coordinator {
-        node_id: NODE_ID,
-        host: host.clone(),
-        port,
-        error_code: code_of(&key),
-        key,
-        ..Default::default()
+    let text_of = |code: i16| Some(if code == Code::NONE.0 { String::new() } else { REFUSED_COORDINATOR.to_owned() });
+    let coordinator = |key: String| {
+        let error_code = code_of(&key);
+        let error_message = text_of(error_code);
+        Coordinator { node_id: NODE_ID, host: host.clone(), port, error_code, error_message, key }
     };
     // Clients from version 4 on may request several coordinators in one request.
     let coordinators = request.coordinator_keys.into_iter().map(coordinator).collect();
     let error_code = code_of(&request.key);
     FindCoordinatorResponse {
         error_code,
+        error_message: text_of(error_code),
         node_id: NODE_ID,
         host: host.clone(),
         port,

@@ -83,7 +83,7 @@ pub enum User {
     /// List users
     #[command(visible_alias = "ls")]
     List,
-    /// Delete a user's passwords and tokens; the user's connections are closed with their next request
+    /// Delete a user's passwords, tokens and access keys; the user's connections are closed with their next request
     #[command(visible_alias = "rm")]
     Delete {
         user: String,
@@ -160,7 +160,7 @@ pub enum Token {
 #[command(after_help = "\
 Examples:
   thalweg key create worker > worker.env
-  set -a; . ./worker.env; aws sqs list-queues --endpoint-url http://localhost:9324
+  set -a; . ./worker.env; aws sqs list-queues --region us-east-1 --endpoint-url http://localhost:9324
   thalweg key create worker --account 111122223333 --expires 90d
   thalweg key delete AKTWEXAMPLEEXAMPLE22")]
 pub enum Key {

@@ -11,7 +11,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use ratatui::crossterm::terminal;
 use serde_json::{Value, json};
 use thalweg::config::Config;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::{connect, units};
 use crate::args::User;
@@ -41,7 +41,7 @@ pub fn run(config: &Config, command: User, is_json: bool) -> Result {
         }
         User::Delete { user, mechanism } => {
             let name = UserName::parse(&user)?;
-            let what = if mechanism.is_some() { "the password" } else { "the passwords and tokens" };
+            let what = if mechanism.is_some() { "the password" } else { "the passwords, tokens and access keys" };
             let mechanisms = mechanism.map(|one| one.get()).into_iter().collect();
             on(config, async |client| client.delete_user(name, mechanisms).await)?;
             say(
@@ -134,10 +134,10 @@ fn checked(password: Zeroizing<String>) -> Result<Zeroizing<String>> {
 
 /// Asks for a password on the terminal. What is typed is not shown.
 pub(super) fn type_password(user: &str) -> Result<Zeroizing<String>> {
-    eprint!("password of {user}: ");
-    io::stderr().flush()?;
+    // Before this, the terminal echoes the characters that are typed.
     terminal::enable_raw_mode()?;
-    let typed = type_line();
+    let prompt = || write!(io::stderr(), "password of {user}: ").and_then(|()| io::stderr().flush());
+    let typed = prompt().and_then(|()| type_line());
     terminal::disable_raw_mode()?;
     eprintln!();
     checked(typed?.ok_or_else(|| Failure::new(FAILED, "no password was entered"))?)
@@ -156,7 +156,13 @@ fn type_line() -> io::Result<Option<Zeroizing<String>>> {
         match key.code {
             KeyCode::Enter => return Ok(Some(line)),
             KeyCode::Esc => return Ok(None),
-            KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(None),
+            KeyCode::Char(typed) if key.modifiers.contains(KeyModifiers::CONTROL) => match typed {
+                'c' | 'd' => return Ok(None),
+                'j' | 'm' => return Ok(Some(line)),
+                'u' => line.zeroize(),
+                'h' => drop(line.pop()),
+                _ => {}
+            },
             KeyCode::Char(typed) => line.push(typed),
             KeyCode::Backspace => drop(line.pop()),
             _ => {}
