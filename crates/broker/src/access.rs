@@ -4,7 +4,9 @@ use engine::security::{Operation, Resource, ResourceKind};
 use engine::{ErrorKind, Result, TopicName};
 
 use crate::broker::Broker;
+use crate::queues::Receive;
 use crate::security::Identity;
+use crate::view::Received;
 
 impl Broker {
     /// Checks that a client may perform an operation on a queue. A queue over a topic that it does not own needs the
@@ -23,6 +25,12 @@ impl Broker {
             Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Receives messages of a queue for a client that may read it, and fails as soon as it may not any more.
+    pub async fn receive(&self, identity: &Identity, queue: &str, receive: &Receive) -> Result<Vec<Received>> {
+        let check = || self.authorize_queue(identity, Operation::Read, queue);
+        self.security.while_permitted(check, self.queues.receive(queue, receive)).await?
     }
 
     /// Checks that a client may create a queue over a topic, or over the one with the queue's name: if that exists

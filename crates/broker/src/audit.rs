@@ -17,11 +17,13 @@ use tokio::sync::Notify;
 use crate::acting::Acting;
 use crate::metrics::{Counter, Exposition};
 
+/// Action of a login, whose failures are limited by address.
+pub(crate) const LOGIN: &str = "login";
 /// Maximum records that wait to be written.
 const QUEUED_MAX: usize = 16_384;
 /// Maximum characters of a name and of an error in a record.
 const TEXT_CHARS_MAX: usize = 512;
-/// Refused requests of which records are made each second.
+/// Refused requests and failed acts of which records are made each second.
 const REFUSALS_PER_SECOND: u32 = 20;
 
 /// Settings of the audit.
@@ -78,7 +80,7 @@ impl Audit {
             return;
         }
         let mut state = self.state.lock();
-        if event.action.is_none() {
+        if event.is_limited() {
             let second = now_ms / 1000;
             let (counted_in, count) = &mut state.refusals;
             *count = if *counted_in == second { count.saturating_add(1) } else { 1 };
@@ -93,7 +95,7 @@ impl Audit {
             return self.lost.add(1);
         }
         let lost = std::mem::take(&mut state.lost);
-        let unrecorded = if event.action.is_none() { std::mem::take(&mut state.unrecorded) } else { 0 };
+        let unrecorded = if event.is_limited() { std::mem::take(&mut state.unrecorded) } else { 0 };
         state.queue.push_back(event.record(now_ms, lost, unrecorded));
         drop(state);
         self.added.notify_one();
@@ -115,10 +117,14 @@ impl Audit {
         queue.drain(..count).collect()
     }
 
-    /// Counts records that were written, or lost.
+    /// Counts records that were written, or lost: the next record has the number of those.
     pub(crate) fn count(&self, records: usize, is_written: bool) {
-        let counter = if is_written { &self.written } else { &self.lost };
-        counter.add(records as u64);
+        let records = records as u64;
+        if is_written {
+            return self.written.add(records);
+        }
+        self.lost.add(records);
+        self.state.lock().lost += records;
     }
 
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
@@ -137,6 +143,21 @@ impl Drop for Audit {
     }
 }
 
+/// How an act ended.
+#[derive(Clone, Copy)]
+pub(crate) enum Outcome<'a> {
+    Done,
+    Error(&'a Error),
+    /// The client was disconnected before the end. The act may be complete.
+    Unknown,
+}
+
+impl<'a> From<Option<&'a Error>> for Outcome<'a> {
+    fn from(error: Option<&'a Error>) -> Self {
+        error.map_or(Self::Done, Self::Error)
+    }
+}
+
 /// Event of the audit.
 pub(crate) struct Event<'a> {
     pub(crate) acting: Acting,
@@ -144,17 +165,23 @@ pub(crate) struct Event<'a> {
     pub(crate) action: Option<&'a str>,
     /// What was acted on, or requested.
     pub(crate) name: &'a str,
-    pub(crate) error: Option<&'a Error>,
+    pub(crate) outcome: Outcome<'a>,
 }
 
 impl Event<'_> {
+    /// Returns `true` for an event that a client can cause at will: records of too many would displace all others.
+    fn is_limited(&self) -> bool {
+        self.action != Some(LOGIN) && !matches!(self.outcome, Outcome::Done | Outcome::Unknown)
+    }
+
     fn record(&self, now_ms: u64, lost: u64, unrecorded: u64) -> Record {
         let text = |text: &str| text.chars().take(TEXT_CHARS_MAX).collect::<String>();
         let Acting { door, address, user } = &self.acting;
-        let outcome = match self.error {
-            None => "ok",
-            Some(error) if error.kind == ErrorKind::Denied => "denied",
-            Some(_) => "failed",
+        let outcome = match self.outcome {
+            Outcome::Done => "ok",
+            Outcome::Error(error) if error.kind == ErrorKind::Denied => "denied",
+            Outcome::Error(_) => "failed",
+            Outcome::Unknown => "unknown",
         };
         let mut json = json!({
             "time_ms": now_ms,
@@ -165,7 +192,7 @@ impl Event<'_> {
             "name": text(self.name),
             "outcome": outcome,
         });
-        if let Some(error) = self.error {
+        if let Outcome::Error(error) = self.outcome {
             json["error"] = text(&error.message).into();
         }
         for (name, count) in [("lost_before", lost), ("refusals_before", unrecorded)] {
@@ -193,7 +220,7 @@ mod tests {
     }
 
     fn event(action: Option<&'static str>) -> Event<'static> {
-        Event { acting: acting(), action, name: "orders", error: None }
+        Event { acting: acting(), action, name: "orders", outcome: Outcome::Done }
     }
 
     fn taken(audit: &Audit) -> Vec<Value> {
@@ -205,8 +232,8 @@ mod tests {
         let audit = audit();
         let long = "n".repeat(2 * TEXT_CHARS_MAX);
         let denied = Error::new(ErrorKind::Denied, "no");
-        let error = Some(&denied);
-        audit.add(&Event { acting: acting(), action: Some("delete topic"), name: &long, error }, 5);
+        let outcome = Outcome::Error(&denied);
+        audit.add(&Event { acting: acting(), action: Some("delete topic"), name: &long, outcome }, 5);
         audit.add(&event(Some("create topic")), 6);
         let [first, second] = <[Value; 2]>::try_from(taken(&audit)).expect("two");
         assert_eq!(
@@ -218,13 +245,14 @@ mod tests {
         );
         assert_eq!((&second["outcome"], &second["error"]), (&json!("ok"), &Value::Null));
         let off = Audit::new(&AuditSettings::default());
-        off.add(&event(None), 0);
-        assert!(off.take(1).is_empty());
+        assert!(!off.is_on());
     }
 
     #[test]
     fn a_full_queue_and_a_flood_of_refusals_are_counted() {
         let audit = audit();
+        let denied = Error::new(ErrorKind::Denied, "no");
+        let refused = || Event { outcome: Outcome::Error(&denied), ..event(None) };
         for _ in 0..=QUEUED_MAX + 1 {
             audit.add(&event(Some("delete topic")), 1000);
         }
@@ -233,7 +261,7 @@ mod tests {
         assert_eq!(taken(&audit)[0]["lost_before"], 2);
         for now_ms in [1999, 2000, 2999] {
             for _ in 0..REFUSALS_PER_SECOND {
-                audit.add(&event(None), now_ms);
+                audit.add(&refused(), now_ms);
             }
         }
         let records = taken(&audit);
@@ -241,7 +269,7 @@ mod tests {
             (records.len() as u32, audit.unrecorded.get() as u32),
             (2 * REFUSALS_PER_SECOND, REFUSALS_PER_SECOND)
         );
-        audit.add(&event(None), 3000);
+        audit.add(&refused(), 3000);
         assert_eq!(taken(&audit)[0]["refusals_before"], REFUSALS_PER_SECOND);
     }
 }

@@ -8,12 +8,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use engine::ids::AUDIT_TOPIC;
+use engine::security::UserName;
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::acting::{self, Acting};
-use crate::audit::{Event, Record};
+use crate::audit::{Event, LOGIN, Outcome, Record};
 use crate::core::Core;
 use crate::wakes::Wakes;
 
@@ -34,34 +35,35 @@ impl Core {
         name: &str,
         act: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
+        let begun = Begun { core: self, acting: acting::current(), action, name };
         let outcome = act.await;
-        self.record_act(action, name, outcome.as_ref().err().map(Borrow::borrow));
+        begun.end(outcome.as_ref().err().map(Borrow::borrow).into());
         outcome
     }
 
-    /// Records an administrative act of the client for whom this thread works.
+    /// Records an administrative act of the client for whom this thread works. The broker's own acts are not recorded.
     pub fn record_act(&self, action: &'static str, name: &str, error: Option<&Error>) {
-        self.record(Some(action), name, error);
+        self.record(acting::current(), Some(action), name, error.into());
     }
 
     /// Records a login.
     pub(crate) fn record_login(&self, client: Acting, error: Option<&Error>) {
         let user = client.user.clone();
-        self.audit().add(&Event { acting: client, action: Some("login"), name: user.as_str(), error }, self.now_ms());
+        self.record(Some(client), Some(LOGIN), user.as_str(), error.into());
     }
 
-    /// Records a request of the client for whom this thread works, which was refused for want of a permission. If there
-    /// are many, only some are recorded.
-    pub(crate) fn record_refusal(&self, request: &str, error: &Error) {
-        self.record(None, request, Some(error));
+    /// Records a request of a user, which was refused for want of a permission. If there are many, only some are
+    /// recorded.
+    pub(crate) fn record_refusal(&self, user: &UserName, request: &str, error: &Error) {
+        let acting = acting::current().map(|acting| Acting { user: user.clone(), ..acting });
+        self.record(acting, None, request, Outcome::Error(error));
     }
 
-    /// The broker's own acts are not recorded.
-    fn record(&self, action: Option<&str>, name: &str, error: Option<&Error>) {
+    fn record(&self, acting: Option<Acting>, action: Option<&str>, name: &str, outcome: Outcome<'_>) {
         if self.audit().is_on()
-            && let Some(acting) = acting::current()
+            && let Some(acting) = acting
         {
-            self.audit().add(&Event { acting, action, name, error }, self.now_ms());
+            self.audit().add(&Event { acting, action, name, outcome }, self.now_ms());
         }
     }
 
@@ -80,7 +82,10 @@ impl Core {
         }
         let in_topic = self.append_audit(&records);
         self.audit().count(records.len(), in_topic.is_ok());
-        in_topic.and(self.append_audit_file(&records)).map(|()| true)
+        if let Err(error) = self.append_audit_file(&records) {
+            tracing::error!(%error, "records of the audit are in the topic only");
+        }
+        in_topic.map(|()| true)
     }
 
     fn append_audit(&self, records: &[Record]) -> Result<()> {
@@ -114,6 +119,33 @@ impl Core {
     }
 }
 
+/// An act that has begun. If it is dropped before its end, as with the connection of its client, its outcome is
+/// unknown: the act may continue.
+struct Begun<'a> {
+    core: &'a Core,
+    acting: Option<Acting>,
+    action: &'static str,
+    name: &'a str,
+}
+
+impl Begun<'_> {
+    fn end(mut self, outcome: Outcome<'_>) {
+        self.record(outcome);
+    }
+
+    fn record(&mut self, outcome: Outcome<'_>) {
+        if let Some(acting) = self.acting.take() {
+            self.core.record(Some(acting), Some(self.action), self.name, outcome);
+        }
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.record(Outcome::Unknown);
+    }
+}
+
 /// Writes records for as long as the broker exists.
 async fn write(core: Weak<Core>, added: Arc<Notify>) {
     loop {
@@ -125,9 +157,54 @@ async fn write(core: Weak<Core>, added: Arc<Notify>) {
             Ok(Err(error)) => {
                 tracing::error!(%error, "cannot write records of the audit");
                 tokio::time::sleep(RETRY_AFTER).await;
+                continue;
             }
             Err(error) => return tracing::error!(%error, "the audit has ended"),
         }
         added.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use engine::security::UserName;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::acting::for_client;
+    use crate::audit::AuditSettings;
+    use crate::broker::Broker;
+    use crate::doors::Door;
+    use crate::settings::Settings;
+
+    #[tokio::test]
+    async fn an_act_whose_client_leaves_has_a_record() {
+        let audit = AuditSettings { is_on: true, ..AuditSettings::default() };
+        let settings = Settings { audit, ..Settings::default() };
+        let broker = Broker::start(settings, &[Handle::current()]).expect("started");
+        let ann = UserName::parse("ann").expect("a name");
+        let client = Acting { user: ann, ..Acting::anonymous(Door::Http, None) };
+        let act = broker.audited("delete topic", "t", pending::<Result<()>>());
+        let begun = tokio::time::timeout(Duration::from_millis(10), for_client(client, act)).await;
+        assert!(begun.is_err(), "it does not end");
+        broker.record_act("delete topic", "of the broker itself", None);
+        // The task of the broker may have taken the record already.
+        while broker.write_audit().expect("written") {}
+        let topic = broker.topic(AUDIT_TOPIC);
+        let mut records = Vec::new();
+        while records.is_empty() {
+            let Ok(topic) = &topic else { panic!("no record was written") };
+            broker
+                .read_records(topic, |_, view, _| {
+                    records.push(serde_json::from_slice::<Value>(view.value.unwrap_or_default()).expect("JSON"));
+                    Ok(())
+                })
+                .await
+                .expect("read");
+        }
+        assert_eq!(records.len(), 1, "{records:?}");
+        assert_eq!((&records[0]["user"], &records[0]["outcome"]), (&"ann".into(), &"unknown".into()));
     }
 }

@@ -210,7 +210,10 @@ impl Core {
 
     /// Makes all accepted writes durable and stops the store. Later writes are refused.
     pub fn stop(&self) -> Result<()> {
-        while self.write_audit()? {}
+        while self.write_audit().unwrap_or_else(|error| {
+            tracing::error!(%error, "cannot write records of the audit");
+            false
+        }) {}
         self.store.as_ref().map_or(Ok(()), |store| store.stop())
     }
 

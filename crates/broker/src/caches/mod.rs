@@ -174,9 +174,8 @@ impl Caches {
         if !self.core.settings().auto_create_topics {
             return Err(no_such_cache(name.as_str()));
         }
-        let made = self.make(name, settings);
-        let name = made.as_ref().map_or("", |cache| cache.name.as_str());
-        self.core.record_act("create cache", name, made.as_ref().err());
+        let made = self.make(name.clone(), settings);
+        self.core.record_act("create cache", name.as_str(), made.as_ref().err());
         made
     }
 

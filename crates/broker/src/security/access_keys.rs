@@ -63,6 +63,7 @@ impl Security {
     ) -> Result<()> {
         let name = format!("{id} of {user}");
         let act = async {
+            user.check_not_reserved()?;
             self.open().await?;
             let created_ms = self.core.now_ms();
             let security = self.clone();

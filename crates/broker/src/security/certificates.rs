@@ -28,6 +28,7 @@ impl Security {
         // A connection may be older than the end of its certificate.
         let is_expired = *expires_ms <= self.core.now_ms();
         let user = if is_expired { Err(denied("the client's certificate has expired")) } else { user };
+        let user = user.and_then(|user| user.check_not_reserved().map(|()| user));
         let user = self.count(user).inspect_err(|error| {
             if self.may_log_refusal() {
                 let door = source.door;

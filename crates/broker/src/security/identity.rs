@@ -1,12 +1,14 @@
 //! Identities: on whose behalf a client acts, from where, and what it may do.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use engine::security::{
-    AccessKeyId, Operation, Principal, QuotaKind, Resource, ResourceKind, RoleName, Rules, Tables, TokenId, UserName,
+    AccessKeyId, Credential, Operation, Principal, QuotaKind, Resource, ResourceKind, RoleName, Rules, Tables, TokenId,
+    UserName,
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
@@ -79,8 +81,8 @@ impl Certificates {
 pub(super) enum Proof {
     /// Nothing ends it: the client did not log in, or logs in with each request.
     Lasting,
-    /// With the user's password, until the user is deleted.
-    Password,
+    /// With the user's password, of which this is the stored key, until it is replaced or deleted.
+    Password(Box<[u8]>),
     /// With a token, until it is deleted or expires.
     Token(TokenId),
     /// By the signature of a request, until its access key is deleted or expires.
@@ -95,7 +97,7 @@ impl fmt::Debug for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lasting => f.write_str("Lasting"),
-            Self::Password => f.write_str("Password"),
+            Self::Password(_) => f.write_str("Password"),
             Self::Token(id) => write!(f, "Token({id})"),
             Self::AccessKey(id) => write!(f, "AccessKey({id})"),
             Self::Issued(expires_ms) => write!(f, "Issued({expires_ms})"),
@@ -147,10 +149,10 @@ impl Identity {
         }
     }
 
-    /// Creates the identity of a client that logged in with a user's password. It may do nothing once the user is
-    /// deleted.
-    pub fn with_password(user: UserName, host: &str) -> Self {
-        Self::with_proof(user, [], host, Proof::Password)
+    /// Creates the identity of a client that logged in with a user's password. It may do nothing once that is replaced
+    /// or deleted.
+    pub(super) fn with_password(user: UserName, host: &str, credential: &Credential) -> Self {
+        Self::with_proof(user, [], host, Proof::Password(credential.stored_key().into()))
     }
 
     /// Creates the identity of a client that logged in with this proof. It may do nothing once that is no longer valid.
@@ -184,13 +186,13 @@ impl Identity {
             Proof::AccessKey(id) => tables.access_keys.get(id.as_str())?.expires_ms,
             Proof::Issued(expires_ms) => Some(*expires_ms),
             Proof::Certificate(certificate, _) => Some(certificate.expires_ms),
-            Proof::Lasting | Proof::Password => None,
+            Proof::Lasting | Proof::Password(_) => None,
         }
     }
 
     /// Returns `true` if the client has proved that it knows the password of its user.
     pub(super) fn has_password(&self) -> bool {
-        matches!(self.proof, Proof::Password)
+        matches!(self.proof, Proof::Password(_))
     }
 
     /// Returns the token with which the client logged in.
@@ -222,7 +224,10 @@ impl Identity {
     fn is_valid(&self, tables: &Tables, now_ms: u64) -> bool {
         match &self.proof {
             Proof::Lasting => true,
-            Proof::Password => tables.users.get(self.user.as_str()).is_some(),
+            Proof::Password(stored_key) => {
+                let passwords = tables.users.get(self.user.as_str()).into_iter().flat_map(BTreeMap::values);
+                passwords.into_iter().any(|password| password.stored_key() == &**stored_key)
+            }
             Proof::Token(id) => tables.tokens.get(id).is_some_and(|token| tables.accept(token, now_ms)),
             Proof::AccessKey(id) => tables.access_keys.get(id.as_str()).is_some_and(|key| !key.is_expired(now_ms)),
             Proof::Issued(expires_ms) => *expires_ms > now_ms,
@@ -428,9 +433,15 @@ mod tests {
         let credential = Credential::of_password(Mechanism::Sha256, "secret", vec![1; 16], 4096).expect("a credential");
         permissions.change(|tables| tables.users.put(ann.clone(), credential.clone()));
         permissions.change(|tables| tables.acls.insert(Acl { principal: Principal::Everyone, ..acl("t", true) }));
-        let [with_password, without] = [Identity::with_password(ann.clone(), "h"), Identity::new(ann.clone(), [], "h")];
+        let with_password = Identity::with_password(ann.clone(), "h", &credential);
+        let without = Identity::new(ann.clone(), [], "h");
         let may = |identity| permissions.allow(identity, Operation::Read, &Resource::topic("t"));
         assert!(may(&with_password) && may(&without));
+        let other = Credential::of_password(Mechanism::Sha256, "other", vec![1; 16], 4096).expect("a credential");
+        permissions.change(|tables| tables.users.put(ann.clone(), other));
+        assert!(!may(&with_password) && may(&without), "the password was replaced");
+        permissions.change(|tables| tables.users.put(ann.clone(), credential.clone()));
+        assert!(may(&with_password));
         permissions.change(|tables| {
             tables.apply(SecurityRecord::Credential { user: ann, mechanism: Mechanism::Sha256, credential: None });
         });

@@ -150,11 +150,9 @@ impl Jwts {
         // The signature covers it, and it was checked.
         let expires_s = claims.get("exp").and_then(Value::as_f64).unwrap_or_default().max(0.0);
         let expires_ms = (expires_s * 1000.0) as u64;
-        Ok(Claims {
-            user: UserName::parse(user)?,
-            roles: given,
-            expires_ms: expires_ms.saturating_add(clock_skew.as_millis() as u64),
-        })
+        let user = UserName::parse(user)?;
+        user.check_not_reserved()?;
+        Ok(Claims { user, roles: given, expires_ms: expires_ms.saturating_add(clock_skew.as_millis() as u64) })
     }
 
     fn explain(&self, error: &jsonwebtoken::errors::Error) -> Error {

@@ -225,9 +225,16 @@ impl Security {
             Ok(())
         };
         SECURITY.fold_topic(&self.core, topic, each).await?;
-        if !self.seal.open(&self.core)? && !tables.access_keys.is_empty() {
-            let access_keys = tables.access_keys.len();
-            tracing::error!(access_keys, "the file seal.key is missing: no access key is valid until it is restored");
+        let access_keys = tables.access_keys.len();
+        match self.seal.open(&self.core) {
+            Ok(false) if access_keys > 0 => {
+                tracing::error!(
+                    access_keys,
+                    "the file seal.key is missing: no access key is valid until it is restored"
+                );
+            }
+            Ok(_) => {}
+            Err(error) => tracing::error!(access_keys, %error, "no access key is valid until seal.key is restored"),
         }
         self.permissions.change(|current| *current = tables);
         Ok(())
@@ -240,18 +247,24 @@ impl Security {
         if let Some(outcome) = self.check_token(&password, Some(&user), source) {
             return self.end_login(source, user.as_str(), outcome).await;
         }
-        let user = self.authenticate(user, password, source).await?;
-        Ok(Identity::with_password(user, &source.host()))
+        let credential = self.permissions.read().users.credential_of(&user);
+        self.authenticate(&user, credential.clone(), password, source).await?;
+        Ok(Identity::with_password(user, &source.host(), &credential))
     }
 
-    async fn authenticate(&self, user: UserName, password: String, source: LoginSource) -> Result<UserName> {
+    async fn authenticate(
+        &self,
+        user: &UserName,
+        credential: Credential,
+        password: String,
+        source: LoginSource,
+    ) -> Result<()> {
         let security = self;
-        let credential = security.permissions.read().users.credential_of(&user);
-        let mark = security.logins.mark(&user, &credential, &password);
+        let mark = security.logins.mark(user, &credential, &password);
         let outcome = match security.logins.is_right(&mark) {
-            Some(true) => Ok(user.clone()),
+            Some(true) => Ok(()),
             Some(false) => Err(wrong_password()),
-            None => self.check_password(user.clone(), credential, password, source).await,
+            None => self.check_password(user.clone(), credential, password, source).await.map(drop),
         };
         match &outcome {
             Ok(_) => security.logins.remember(mark, true),
@@ -329,7 +342,7 @@ impl Security {
 
     /// Records a login, unless the same client has logged in lately at a door where each request is a login.
     pub fn record_login(&self, source: LoginSource, name: &str, error: Option<&Error>) {
-        if error.is_none() && !self.logins.is_news(source, name) {
+        if !self.core.audit().is_on() || error.is_none() && !self.logins.is_news(source, name) {
             return;
         }
         let user = UserName::parse(name).unwrap_or_else(|_invalid| UserName::anonymous());
@@ -471,7 +484,7 @@ impl Security {
             tracing::info!(host = identity.host(), "denied a request: {message}");
         }
         let error = Error::new(ErrorKind::Denied, message);
-        self.core.record_refusal(&what.to_string(), &error);
+        self.core.record_refusal(identity.user(), &what.to_string(), &error);
         error
     }
 

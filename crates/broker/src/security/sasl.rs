@@ -94,9 +94,10 @@ impl Sasl {
                 }
             }
             Awaits::ClientLast(whose, exchange) => {
+                let credential = exchange.credential().clone();
                 let (user, proof) = security.finish_scram(*exchange, message, source).await?;
                 let identity = match whose {
-                    Whose::User => Identity::with_password(user, &source.host()),
+                    Whose::User => Identity::with_password(user, &source.host(), &credential),
                     Whose::Administrator => Identity::administrator(&source.host()),
                 };
                 Ok(SaslStep::Done(Arc::new(identity), proof.into()))

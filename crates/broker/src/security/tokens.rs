@@ -23,7 +23,11 @@ impl Security {
     ) -> Result<Identity> {
         self.open().await?;
         let outcome = self.check_token(token, user, source).unwrap_or_else(|| Err(wrong_token()));
-        self.end_login(source, user.map_or("", UserName::as_str), outcome).await
+        let name = match (&outcome, user) {
+            (Ok(identity), _) => identity.user().as_str().to_owned(),
+            (Err(_), user) => user.map_or_else(String::new, ToString::to_string),
+        };
+        self.end_login(source, &name, outcome).await
     }
 
     /// Returns the identity of a client that sent a token as the password of a user, or the error if the token has
@@ -161,6 +165,7 @@ impl Security {
         let name = format!("{id} of {}", token.user);
         let act = async {
             let now_ms = self.core.now_ms();
+            token.user.check_not_reserved()?;
             token.validate()?;
             if token.is_expired(now_ms) {
                 return Err(Error::invalid("the token would have expired already"));

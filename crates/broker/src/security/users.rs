@@ -39,6 +39,7 @@ impl Security {
         let act = async {
             self.change(|tables, security| {
                 for (user, _) in &credentials {
+                    user.check_not_reserved()?;
                     security.check_changeable(user)?;
                     tables.users.check_room(user)?;
                 }

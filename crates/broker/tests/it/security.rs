@@ -274,7 +274,8 @@ async fn tokens_are_kept_until_they_end() {
     broker.security.delete_credentials(vec![(name("ann"), Mechanism::Sha256); 2]).await.expect("gone");
     assert!(!broker.security.is_valid(&of_ann) && broker.security.is_valid(&of_bob));
     assert_eq!(log_in(2).await.err(), Some(ErrorKind::Denied));
-    let kept = broker.security.tokens(&Identity::with_password(name("root"), "h")).await.expect("read");
+    let root = broker.security.log_in(name("root"), "root's".into(), SOURCE).await.expect("it is right");
+    let kept = broker.security.tokens(&root).await.expect("read");
     assert_eq!(kept.iter().map(|(id, token)| (*id, &token.user)).collect::<Vec<_>>(), [(text(3).id, &name("bob"))]);
 }
 

@@ -78,10 +78,11 @@ pub(super) async fn check(
     let response = async {
         if is_charged { charged(&http.broker, &identity, request, next).await } else { next.run(request).await }
     };
-    if is_change(needs) {
+    // A receive ends by itself: it must not be dropped with messages that it has leased.
+    if is_change(needs) || matches!(needs, Needs::Queue(_)) {
         return response.await;
     }
-    // It may wait for records or messages, and its permission may end in the meantime.
+    // It may wait for records, and its permission may end in the meantime.
     let check = || authorize(&http.broker, &identity, needs, &params);
     let response = http.broker.security.while_permitted(check, response).await;
     response.unwrap_or_else(|error| Failure::from(error).into_response())

@@ -11,7 +11,7 @@ use axum::http::header::HOST;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use broker::{Broker, FREE_BYTES, Fetched, Held, Identity, Origin, Permit, Subscribe, TopicStatus, Wakes};
+use broker::{Acting, Broker, FREE_BYTES, Fetched, Held, Identity, Origin, Permit, Subscribe, TopicStatus, Wakes};
 use engine::partitioner::for_key;
 use engine::security::{Operation, Resource, ResourceKind};
 use engine::{
@@ -243,7 +243,9 @@ pub(super) async fn web_socket(
     let frame_bytes_max = http.bodies.bytes_max;
     let session = Session { http, topic: topic.into(), events, peer, _open: open };
     let upgrade = upgrade.max_message_size(frame_bytes_max).max_frame_size(frame_bytes_max);
-    Ok(upgrade.on_upgrade(move |socket| session.run(socket)))
+    let user = session.peer.identity.user().clone();
+    let client = Acting { door: broker::Door::Http, address: Some(session.peer.address), user };
+    Ok(upgrade.on_upgrade(move |socket| broker::for_client(client, session.run(socket))))
 }
 
 fn subscribe(broker: &Arc<Broker>, uri: &Uri, topic: &str, peer: &Peer) -> Result<Subscribe> {

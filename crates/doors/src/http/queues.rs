@@ -479,7 +479,7 @@ async fn wait_for_messages(
     mut peer: Peer,
 ) -> engine::Result<Vec<Received>> {
     tokio::select! {
-        received = broker.queues.receive(queue, wanted) => received,
+        received = broker.receive(&peer.identity, queue, wanted) => received,
         () = peer.drain.begun() => broker.queues.receive(queue, &Receive { wait: Duration::ZERO, ..*wanted }).await,
     }
 }

@@ -157,7 +157,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             Body::Control(request) => {
                 let broker = self.broker.clone();
                 // Later requests may depend on it.
-                let is_login = security::BEFORE_LOGIN.contains(&call.ticket.key);
+                let is_login = security::BEFORE_LOGIN.contains(&call.ticket.key) && !session.login.is_done();
                 let usage = Usage { requests: u64::from(!is_login), ..Usage::default() };
                 let throttle = caller.charge(&broker, usage);
                 Reply::Alone(once(

@@ -232,15 +232,11 @@ impl NativeHandler {
             matches!(request, QueueRequest::Create(_) | QueueRequest::Alter { .. } | QueueRequest::Delete { .. });
         let work = async move {
             access::check_queue(&broker, &identity, &request).await?;
-            let waits_at = match &request {
-                QueueRequest::Receive(receive) => Some(receive.queue.clone()),
-                _ => None,
-            };
             let answer = queues::answer(&broker, &identity, &shared.held, &room, request);
-            let (Some(turn), Some(queue)) = (turn, waits_at) else { return answer.await };
-            let check = || broker.authorize_queue(&identity, Operation::Read, &queue);
-            let answer = Box::pin(answer);
-            turn.wait(async { broker.security.while_permitted(check, answer).await? }).await
+            match turn {
+                Some(turn) => turn.wait(answer).await,
+                None => answer.await,
+            }
         };
         Ok(if is_alone { alone(work) } else { later(work) })
     }

@@ -122,7 +122,7 @@ pub(super) async fn answer(
         QueueRequest::List { prefix, after, count_max } => list(broker, identity, &prefix, &after, count_max).await?,
         QueueRequest::Send { queue, is_move, messages } => send(broker, &queue, is_move, &messages).await?,
         QueueRequest::Receive(receive) => {
-            let (received, memory) = self::receive(broker, held, room, receive).await?;
+            let (received, memory) = self::receive(broker, identity, held, room, receive).await?;
             let response = Response::Queue(received);
             return Ok(match memory {
                 Some(memory) => Answer::Charged(response, memory),
@@ -275,6 +275,7 @@ async fn send(
 
 async fn receive(
     broker: &Arc<Broker>,
+    identity: &Identity,
     held: &Mutex<Held>,
     room: &Room,
     receive: Receive,
@@ -292,7 +293,7 @@ async fn receive(
         wait: Duration::from_millis(wait_ms.into()),
     };
     room.turn().await?;
-    let received = broker.queues.receive(&queue, &wanted).await?;
+    let received = broker.receive(identity, &queue, &wanted).await?;
     let memory = match room.take(received.iter().map(|received| received.message.bytes()).sum()).await {
         Ok(memory) => memory,
         Err(error) => {

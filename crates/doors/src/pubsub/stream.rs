@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use broker::{FREE_BYTES, Identity, Receipt, Receive, Usage};
+use broker::{Acting, FREE_BYTES, Identity, Receipt, Receive, Usage};
 use engine::queue::QueueDefinition;
 use engine::security::Operation;
 use parking_lot::Mutex;
@@ -242,7 +242,9 @@ pub(super) async fn open(ask: Ask, mut messages: Messages) -> Result<mpsc::Recei
         answers,
         hears_heartbeats: first.protocol_version >= HEARTBEAT_VERSION,
     };
-    tokio::spawn(dialogue.run(first, messages, ask));
+    let user = ask.identity.user().clone();
+    let client = Acting { door: broker::Door::Pubsub, address: Some(ask.address), user };
+    tokio::spawn(broker::for_client(client, dialogue.run(first, messages, ask)));
     Ok(receiver)
 }
 
@@ -331,6 +333,8 @@ impl Dialogue {
             }
             return Ok(());
         }
+        let usage = Usage { requests: 1, bytes_in: request.encoded_len() as u64, bytes_out: 0 };
+        self.door.broker.security.admit(broker::Door::Pubsub, &self.identity, usage, true)?;
         self.authorize().await?;
         let done: Vec<(String, Settlement)> =
             request.ack_ids.iter().map(|ack_id| (ack_id.clone(), Settlement::Done)).collect();
@@ -372,7 +376,9 @@ impl Dialogue {
                 wait: HEARTBEAT,
             };
             self.authorize().await?;
-            let deliveries = match self.door.receive(&self.queue, &receive).await {
+            let received = self.door.receive(&self.queue, &receive);
+            let received = self.door.broker.security.while_permitted(|| self.authorize(), received);
+            let deliveries = match received.await? {
                 Ok(deliveries) => deliveries,
                 Err(error) if error.kind == engine::ErrorKind::NotFound => return Err(missing()),
                 Err(error) => return Err(error.into()),

@@ -615,7 +615,7 @@ fn name_of(database: usize, key: &[u8]) -> SmallVec<[u8; 64]> {
 /// Returns the permit of a client's subscription: for its channels, and for the topics that have their names.
 pub(super) fn permit(broker: &Broker, identity: &Arc<Identity>) -> Permit {
     broker.security.permit(identity.clone(), |security, identity, topic, is_channel| {
-        let may = |resource| security.authorize(identity, Operation::Read, &resource).is_ok();
+        let may = |resource| security.allows(identity, Operation::Read, &resource);
         let name = names::name_of(topic.as_str());
         let is_topic_allowed = || is_channel || may(Resource::topic(topic.as_str()));
         may(Resource::new(ResourceKind::Channel, &name)) && is_topic_allowed()

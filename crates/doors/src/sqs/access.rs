@@ -121,7 +121,7 @@ impl Sqs {
     }
 
     /// Refuses a queue of another account to a client that is confined to its own.
-    fn check_account(&self, context: &RequestContext<'_>, place: Option<&Place>) -> Result<()> {
+    pub(super) fn check_account(&self, context: &RequestContext<'_>, place: Option<&Place>) -> Result<()> {
         let own = &context.home.account;
         match place {
             Some(Place { home, name }) if home.account != *own && self.is_confined(context) => {

@@ -10,7 +10,6 @@ use broker::{FREE_BYTES, OutMessage, Receipt, Receive, Received};
 use bytes::Bytes;
 use engine::ErrorKind;
 use engine::queue::{LeaseError, Message, MessageId, header};
-use engine::security::Operation;
 
 use super::address::Place;
 use super::attributes::{self, VISIBILITY_S_MAX, WAIT_S_MAX};
@@ -232,11 +231,9 @@ impl Sqs {
     /// Waits for messages as long as the client requests, but not beyond the beginning of the drain.
     async fn take(&self, context: &RequestContext<'_>, found: &Found, receive: &Receive) -> Result<Vec<Received>> {
         let mut drain = context.drain.clone();
-        let check = || self.broker.authorize_queue(&context.identity, Operation::Read, found.name());
-        let taken = self.broker.queues.receive(found.name(), receive);
         let taken = tokio::select! {
             biased;
-            taken = self.broker.security.while_permitted(check, taken) => taken?,
+            taken = self.broker.receive(&context.identity, found.name(), receive) => taken,
             () = drain.begun(), if !receive.wait.is_zero() => return Ok(Vec::new()),
         };
         match taken {

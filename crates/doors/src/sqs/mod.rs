@@ -275,7 +275,8 @@ impl Door {
         if let Some(rest) =
             head.uri.path().strip_prefix(peek::PATH).filter(|rest| matches!(rest.as_bytes(), [] | [b'/', ..]))
         {
-            return self.peek(head, body, &context, rest).await;
+            let peeked = self.peek(head, body, &context, rest).await;
+            return Answered { identity: Some(context.identity), ..peeked };
         }
         let host = host_of(head).unwrap_or_default();
         if let Some(stranger) = Stranger::find_request(self.sqs.broker.doors(), broker::Door::Sqs, head) {

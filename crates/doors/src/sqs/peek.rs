@@ -119,6 +119,7 @@ impl Sqs {
         let found = found.map_err(|failure| {
             if failure == Failure::no_queue() { no_queue("create it, or list the existing queues") } else { failure }
         })?;
+        self.check_account(context, Some(&found.place))?;
         self.broker.authorize_queue(&context.identity, Operation::Read, found.name()).await?;
         let mut shown = Vec::new();
         let mut bytes = 0;

@@ -72,6 +72,15 @@ impl UserName {
         Self(Arc::from(ADMINISTRATOR))
     }
 
+    /// Refuses the names that stand for clients without a login and for administrators of the broker's own user: no
+    /// credential may log in as one of them.
+    pub fn check_not_reserved(&self) -> Result<()> {
+        if [ANONYMOUS, ADMINISTRATOR].contains(&self.as_str()) {
+            return Err(Error::invalid(format!("{self} is not the name of a user who logs in: choose another name")));
+        }
+        Ok(())
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -288,6 +288,11 @@ impl Exchange {
         &self.user
     }
 
+    /// Returns the credential with which the client's proof is verified.
+    pub fn credential(&self) -> &Credential {
+        &self.credential
+    }
+
     /// Returns the user and the broker's own proof if the client's proof is right.
     pub fn finish(self, message: &[u8]) -> Result<(UserName, Vec<u8>)> {
         let text = text_of(message)?;

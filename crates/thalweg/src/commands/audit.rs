@@ -70,12 +70,12 @@ fn write(out: &mut impl Write, record: &Value, is_json: bool) -> io::Result<()> 
     if is_json {
         return writeln!(out, "{record}");
     }
-    let text = |field: &str| record[field].as_str().unwrap_or("-");
+    let text = |field: &str| printable(record[field].as_str().unwrap_or("-"));
     let time = format_time(record["time_ms"].as_i64().unwrap_or_default());
     let (outcome, user, address, door) = (text("outcome"), text("user"), text("address"), text("door"));
     write!(out, "{time}  {outcome:<6}  {user}  {address}  {door}  {}  {}", text("action"), text("name"))?;
     if let Some(error) = record["error"].as_str() {
-        write!(out, ": {error}")?;
+        write!(out, ": {}", printable(error))?;
     }
     for (field, what) in [("lost_before", "records before this one were lost"), ("refusals_before", "more refusals")] {
         if let Some(count) = record[field].as_u64() {
@@ -83,4 +83,28 @@ fn write(out: &mut impl Write, record: &Value, is_json: bool) -> io::Result<()> 
         }
     }
     writeln!(out)
+}
+
+/// Escapes control characters: clients choose names, and a name must not look like a record of its own.
+fn printable(text: &str) -> String {
+    let escaped =
+        |char: char| -> String { if char.is_control() { char.escape_default().collect() } else { char.into() } };
+    text.chars().map(escaped).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_look_like_a_record() {
+        let name = "read k\n\u{1b}[2J2026";
+        let record = json!({ "time_ms": 0, "user": "eve", "action": "request", "name": name, "outcome": "denied" });
+        let mut line = Vec::new();
+        write(&mut line, &record, false).expect("written");
+        let line = String::from_utf8(line).expect("text");
+        assert!(line.ends_with("read k\\n\\u{1b}[2J2026\n") && line.lines().count() == 1, "{line}");
+    }
 }

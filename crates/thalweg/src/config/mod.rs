@@ -282,7 +282,9 @@ impl Config {
             |key: &str, name: &str| UserName::parse(name).map_err(|e| ConfigError(format!("{key}: {}", e.message)));
         let user = |written: &str| match written.split_once(':') {
             Some((user, password)) if !password.is_empty() => {
-                Ok(ConfiguredUser { name: name("users", user)?, password: password.to_owned() })
+                let name = name("users", user)?;
+                name.check_not_reserved().map_err(|e| ConfigError(format!("users: {}", e.message)))?;
+                Ok(ConfiguredUser { name, password: password.to_owned() })
             }
             _ => Err(ConfigError("users: write name:password, comma-separated".into())),
         };

@@ -1,6 +1,7 @@
 //! ShareFetch: messages for a member of a share group, in batches whose bytes are shared by all readers.
 
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use broker::{AcquireFrom, AcquireLimits, Acquired, Broker, Usage};
 use bytes::BufMut;
 use engine::queue::{Lease, QueueName};
 use engine::security::Resource;
-use engine::{RecordBatch, TopicId};
+use engine::{RecordBatch, TopicId, TopicName};
 use futures_util::FutureExt;
 use futures_util::future::Either;
 use net::service::Out;
@@ -160,19 +161,32 @@ fn named(topics: Vec<FetchTopic>) -> (Vec<Place>, Vec<(Place, Vec<Batch>)>) {
 impl Member<'_> {
     /// Returns the queue that a member consumes from, if it may. Every existing topic has a queue for its group.
     async fn queue(&self, topic: TopicId) -> Result<QueueName, Code> {
-        // tidy: the error adds nothing: no topic has this id.
-        let topic = self.broker.topic_by_id(topic).map_err(|_| Code::UNKNOWN_TOPIC_ID)?;
-        self.caller.may_use(self.broker, self.api, &Resource::topic(topic.as_str()))?;
+        let topic = self.topic(topic)?;
         let queue = self.broker.groups.share_queue(&self.key.group, &topic, self.settings.start).await;
         queue.map_err(|error| errors::code(&error))
     }
 
-    /// Acquires messages. During a shutdown, a waiting request is answered with the messages that are available.
-    async fn acquire(&self, from: &[AcquireFrom], limits: &AcquireLimits) -> Vec<engine::Result<Acquired>> {
+    /// Returns a topic that the member may read.
+    fn topic(&self, topic: TopicId) -> Result<TopicName, Code> {
+        // tidy: the error adds nothing: no topic has this id.
+        let topic = self.broker.topic_by_id(topic).map_err(|_| Code::UNKNOWN_TOPIC_ID)?;
+        self.caller.may_use(self.broker, self.api, &Resource::topic(topic.as_str()))?;
+        Ok(topic)
+    }
+
+    /// Acquires messages. During a shutdown, a waiting request is answered with the messages that are available. Fails
+    /// as soon as the member may no longer read one of the topics.
+    async fn acquire(
+        &self,
+        of: &[Place],
+        from: &[AcquireFrom],
+        limits: &AcquireLimits,
+    ) -> Result<Vec<engine::Result<Acquired>>, Code> {
+        let check = || ready(of.iter().try_for_each(|(topic, _)| self.topic(*topic).map(drop)));
         tokio::select! {
-            found = self.broker.queues.acquire(from, limits) => found,
+            found = self.broker.security.while_permitted(check, self.broker.queues.acquire(from, limits)) => found,
             () = self.caller.leaving.begun() => {
-                self.broker.queues.acquire(from, &AcquireLimits { wait: Duration::ZERO, ..*limits }).await
+                Ok(self.broker.queues.acquire(from, &AcquireLimits { wait: Duration::ZERO, ..*limits }).await)
             }
         }
     }
@@ -210,7 +224,12 @@ impl ShareFetched {
         if from.is_empty() || limits.records_max == 0 {
             return;
         }
-        let mut found = member.acquire(&from, &limits).await;
+        let Ok(mut found) = member.acquire(&of, &from, &limits).await else {
+            for place in of {
+                self.partitions.entry(place).or_default().code = member.topic(place.0).err().unwrap_or(Code::NONE);
+            }
+            return;
+        };
         let batches = found.iter().flatten().flat_map(|acquired| &acquired.batches);
         let bytes = batches.map(RecordBatch::len).sum();
         self.permit = budget.acquire_bytes(bytes);

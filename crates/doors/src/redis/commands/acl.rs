@@ -211,11 +211,22 @@ fn dry_run(door: &Door, session: &Session, rest: &[&[u8]]) -> Reply<Answer, Late
 }
 
 /// Rules of `ACL SETUSER` about the password of a user.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 enum Password {
     Add(String),
     Remove(String),
     Reset,
+}
+
+impl std::fmt::Debug for Password {
+    /// Writes no password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Add(_) => ">...",
+            Self::Remove(_) => "<...",
+            Self::Reset => "resetpass",
+        })
+    }
 }
 
 /// Changes of a user, in the order in which they were requested.
@@ -236,7 +247,7 @@ impl Changes {
     fn parse(rules: &[&[u8]]) -> Done<Self> {
         let mut changes = Self::default();
         for bytes in rules {
-            let rule = std::str::from_utf8(bytes).map_err(|error| modifier(&text(bytes), &format!("{error}")))?;
+            let rule = std::str::from_utf8(bytes).map_err(|error| modifier(&text(&bytes[..1]), &format!("{error}")))?;
             changes.add(rule).map_err(|why| modifier(if why.is_secret { &rule[..1] } else { rule }, why.text))?;
         }
         Ok(changes)
@@ -536,15 +547,21 @@ impl Users {
         }
     }
 
-    /// Deletes a user with its password, its tokens and the entries that rules can say. Returns `false` if it does not
-    /// exist.
+    /// Deletes a user with its password, its tokens, its access keys, its roles and the entries that rules can
+    /// say. Returns `false` if it does not exist.
     async fn delete(&self, name: &str) -> Done<bool> {
         let _turn = self.door.changing_acl.lock().await;
         let broker = &self.door.broker;
-        let Some(about) = self.names().await?.get(name).copied() else { return Ok(false) };
+        if !self.names().await?.contains_key(name) {
+            return Ok(false);
+        }
         let user = UserName::parse(name)?;
-        if about.has_password {
-            not_missing(broker.security.delete_user(user.clone()).await)?;
+        // A user without a password may have tokens and access keys.
+        not_missing(broker.security.delete_user(user.clone()).await)?;
+        // Another user of this name must not have the roles of this one.
+        let members = broker.security.members().await?.into_iter().filter(|(member, _)| *member == user);
+        for role in members.flat_map(|(_, roles)| roles) {
+            broker.security.set_member(user.clone(), role, false).await?;
         }
         let principal = Principal::User(user);
         let of = principal.clone();

@@ -269,12 +269,7 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
         return super::streams::step::begin(door, session, transaction.queued, watched, false);
     }
     match exec_all(door, session, &transaction.queued, &watched) {
-        Ok((writer, commit)) => {
-            for queued in transaction.queued.iter().filter(|queued| queued.command.flushes()) {
-                door.broker.record_act("flush cache", &format!("db{}", queued.database), None);
-            }
-            session.settled(Answer::Written(writer.bytes), commit)
-        }
+        Ok((writer, commit)) => session.settled(Answer::Written(writer.bytes), commit),
         Err(fail) => session.fail(&fail),
     }
 }
@@ -326,15 +321,17 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
                 last.push((begin, queued, args));
                 continue;
             }
-            Does::Data(_) | Does::Stream(_) => {
-                if let Err(fail) = step(&door.broker, &mut held, queued, args, &mut writer) {
+            Does::Data(_) | Does::Stream(_) => match step(&door.broker, &mut held, queued, args, &mut writer) {
+                Ok(()) => record_flush(&door.broker, queued),
+                Err(fail) => {
                     writer.bytes.truncate(begin);
                     writer.error(&fail);
                 }
-            }
+            },
             Does::Own(_) if queued.command.name == "FLUSHALL" => match super::scan::check_flush(args) {
                 Ok(()) => {
                     held.values_mut().for_each(LockedCache::flush);
+                    record_flush(&door.broker, queued);
                     writer.ok();
                 }
                 Err(fail) => writer.error(&fail),
@@ -406,6 +403,15 @@ pub(super) fn room_for(queued: &[Queued], args: &[Vec<&[u8]>], caches: &BTreeMap
         let writes = queued.iter().zip(args).filter(|(it, _)| it.command.is_write && it.database == *number);
         let bytes: usize = writes.map(|(_, args)| bytes_in(args) + SPARE_BYTES).sum();
         cache.make_room(bytes as u64);
+    }
+}
+
+/// Records a command of a transaction that has removed all keys of a database.
+pub(super) fn record_flush(broker: &Broker, queued: &Queued) {
+    match queued.command.name {
+        _ if !queued.command.flushes() => {}
+        "FLUSHALL" => broker.record_act("flush cache", "db0 to db15", None),
+        _ => broker.record_act("flush cache", &format!("db{}", queued.database), None),
     }
 }
 

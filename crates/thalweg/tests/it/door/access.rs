@@ -83,6 +83,28 @@ async fn the_connection_of_a_deleted_user_ends() {
     assert_eq!(ann.list_topics().await.expect_err("deleted").kind, ErrorKind::Denied);
 }
 
+/// A connection ends with the password with which it logged in, and so do the tokens of the user's own.
+#[tokio::test]
+async fn the_connection_of_a_replaced_password_ends() {
+    let server = strict();
+    assert!(feed(&server, ["user", "add", "ann"], "pencil\n").ok().contains("ann"));
+    let ann = try_connect(&server, "tcp", as_user("ann", "pencil")).await.expect("it is right");
+    let soon =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_millis() as u64;
+    let own = |fill: u8| ann.put_own_token(TokenId::of_bytes([fill; 8]), [fill; 32], soon + 60_000);
+    own(1).await.expect("created");
+    assert!(feed(&server, ["user", "add", "ann"], "eraser\n").ok().contains("ann"));
+    assert_eq!(own(2).await.expect_err("the password is an old one").kind, ErrorKind::Denied);
+    assert_eq!(ann.list_topics().await.expect_err("it is over").kind, ErrorKind::Denied);
+    assert!(command::on(&server, ["token", "list"]).ok().contains("no tokens"));
+    try_connect(&server, "tcp", as_user("ann", "eraser")).await.expect("it is right");
+    for name in ["ADMINISTRATOR", "ANONYMOUS"] {
+        assert!(feed(&server, ["user", "add", name], "x\n").failed(2).contains("choose another name"));
+        assert!(command::on(&server, ["token", "create", name]).failed(2).contains("choose another name"));
+        assert!(command::on(&server, ["key", "create", name]).failed(2).contains("choose another name"));
+    }
+}
+
 /// Requests of each kind, except those about the connection itself.
 fn requests() -> Vec<Request> {
     let topic = || "t".to_owned();

@@ -40,13 +40,23 @@ fn now() -> String {
 
 /// Sends a request that is signed with a key.
 async fn call(sqs: Sqs, key: &Key, action: &str, body: Value) -> Answer {
-    let time = now();
-    let (date, host) = (&time[..8], "localhost");
-    let hash = |bytes: &[u8]| hex(digest::digest(&digest::SHA256, bytes).as_ref());
-    let names = "host;x-amz-date;x-amz-target";
     let target = format!("AmazonSQS.{action}");
-    let body_hash = hash(body.to_string().as_bytes());
-    let canonical = format!("POST\n/\n\nhost:{host}\nx-amz-date:{time}\nx-amz-target:{target}\n\n{names}\n{body_hash}");
+    let (time, signed) = sign(key, "POST", "/", Some(&target), &body.to_string());
+    sqs.call_with(action, body, &[("host", "localhost"), ("x-amz-date", &time), ("authorization", &signed)]).await
+}
+
+/// Returns the time and the signature of a request to the host `localhost`.
+fn sign(key: &Key, method: &str, path: &str, target: Option<&str>, body: &str) -> (String, String) {
+    let time = now();
+    let date = &time[..8];
+    let hash = |bytes: &[u8]| hex(digest::digest(&digest::SHA256, bytes).as_ref());
+    let (names, of_target) = match target {
+        Some(target) => ("host;x-amz-date;x-amz-target", format!("x-amz-target:{target}\n")),
+        None => ("host;x-amz-date", String::new()),
+    };
+    let body_hash = hash(body.as_bytes());
+    let headers = format!("host:localhost\nx-amz-date:{time}\n{of_target}");
+    let canonical = format!("{method}\n{path}\n\n{headers}\n{names}\n{body_hash}");
     let scope = format!("{date}/us-east-1/sqs/aws4_request");
     let to_sign = format!("AWS4-HMAC-SHA256\n{time}\n{scope}\n{}", hash(canonical.as_bytes()));
     let sign = |key: &[u8], text: &str| hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes());
@@ -55,7 +65,7 @@ async fn call(sqs: Sqs, key: &Key, action: &str, body: Value) -> Answer {
     let signature = hex(sign(signing.as_ref(), &to_sign).as_ref());
     let id = &key.id;
     let signed = format!("AWS4-HMAC-SHA256 Credential={id}/{scope}, SignedHeaders={names}, Signature={signature}");
-    sqs.call_with(action, body, &[("host", host), ("x-amz-date", &time), ("authorization", &signed)]).await
+    (time, signed)
 }
 
 /// Creates an access key of a user with these options.
@@ -210,6 +220,11 @@ async fn a_key_of_one_account_cannot_use_queues_of_another() {
         ] {
             assert_eq!(status(sqs, &thief, action, body).await, (403, "AccessDenied".into()), "{} {action}", thief.id);
         }
+        let peek = "/_aws/sqs/messages/us-east-1/111122223333/q";
+        let (time, signed) = sign(&thief, "GET", peek, None, "");
+        let headers = [("host", "localhost"), ("x-amz-date", &*time), ("authorization", &*signed)];
+        let peeked = sqs.send("GET", peek, &headers, "").await;
+        assert!(peeked.status == 403 && peeked.body.contains("AccessDenied"), "{peeked:?}");
         let queues = call(sqs, &thief, "ListQueues", json!({})).await.ok();
         assert_eq!(queues["QueueUrls"], Value::Null);
     }

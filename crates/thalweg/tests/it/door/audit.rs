@@ -90,9 +90,12 @@ async fn every_door_records_logins_acts_and_refusals() {
     let token = command::on(&server, ["token", "create", "ann"]).ok();
     command::on(&server, ["acl", "add", "User:ann", "read", "topic", "t"]).ok();
     command::on(&server, ["role", "add", "monitor", "ann"]).ok();
+    let of_token = format!("Bearer {}", token.lines().next().expect("a token"));
+    assert_eq!(exchange(http, "GET", "/v1/topics", Some(&of_token), "").0, 200);
     command::on(&server, ["user", "delete", "ann"]).ok();
 
-    let wanted: [[&str; 5]; 22] = [
+    let wanted: [[&str; 5]; 23] = [
+        ["http", "ann", "login", "ann", "ok"],
         ["native", "root", "login", "root", "ok"],
         ["native", "root", "create topic", "native", "ok"],
         ["native", "bob", "request", "create topic native", "denied"],

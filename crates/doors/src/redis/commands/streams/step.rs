@@ -227,9 +227,12 @@ impl Step {
                 Does::Data(_) => transactions::step(&self.broker, &mut held, queued, args, &mut out),
                 Does::Own(_) => transactions::flush_all(&mut held, queued, args, own, &mut out),
             };
-            if let Err(fail) = done {
-                out.bytes.truncate(begin);
-                out.error(&fail);
+            match done {
+                Ok(()) => transactions::record_flush(&self.broker, queued),
+                Err(fail) => {
+                    out.bytes.truncate(begin);
+                    out.error(&fail);
+                }
             }
         }
         Stepped { out, commit: finish(held, &self.caches), later }
