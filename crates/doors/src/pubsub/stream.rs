@@ -334,7 +334,7 @@ impl Dialogue {
             return Ok(());
         }
         let usage = Usage { requests: 1, bytes_in: request.encoded_len() as u64, bytes_out: 0 };
-        self.door.broker.security.admit(broker::Door::Pubsub, &self.identity, usage, true)?;
+        let delay = self.door.broker.security.charge(broker::Door::Pubsub, &self.identity, None, usage);
         self.authorize().await?;
         let done: Vec<(String, Settlement)> =
             request.ack_ids.iter().map(|ack_id| (ack_id.clone(), Settlement::Done)).collect();
@@ -351,6 +351,8 @@ impl Dialogue {
             })
             .await;
         }
+        // The next message is read once the quotas have paid for this one.
+        tokio::time::sleep(delay).await;
         Ok(())
     }
 
