@@ -75,10 +75,8 @@ impl Audit {
         }
     }
 
+    /// Queues a record of an event. If the queue is full, or refusals are too many, it is only counted.
     pub(crate) fn add(&self, event: &Event<'_>, now_ms: u64) {
-        if !self.is_on {
-            return;
-        }
         let mut state = self.state.lock();
         if event.is_limited() {
             let second = now_ms / 1000;
@@ -105,7 +103,7 @@ impl Audit {
         self.is_on
     }
 
-    /// Returns what is notified when a record was added, and when the audit ends.
+    /// Notified when a record was added, and when the audit ends.
     pub(crate) fn added(&self) -> &Arc<Notify> {
         &self.added
     }
@@ -163,7 +161,7 @@ pub(crate) struct Event<'a> {
     pub(crate) acting: Acting,
     /// Act, such as `delete topic`; `None` for a refused request.
     pub(crate) action: Option<&'a str>,
-    /// What was acted on, or requested.
+    /// Object of the act, or the refused request.
     pub(crate) name: &'a str,
     pub(crate) outcome: Outcome<'a>,
 }

@@ -45,7 +45,7 @@ pub(super) struct Muted {
     pub delay: Duration,
     /// Client id that exceeded its quota.
     pub client: String,
-    /// What the client is charged for.
+    /// Use of the broker with which the client is charged.
     pub usage: Usage,
 }
 

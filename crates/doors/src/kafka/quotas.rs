@@ -1,6 +1,6 @@
 //! Quotas in Kafka's terms (KIP-546): describe and alter. A broker has the same quotas at all doors.
 //!
-//! What is answered follows `ClientQuotasImage` and `ClientQuotaControlManager` in Kafka's source. In addition there is
+//! Answers follow `ClientQuotasImage` and `ClientQuotaControlManager` in Kafka's source. In addition there is
 //! the key `request_rate`, in requests per second: `request_percentage` is a share of the time of a broker's threads,
 //! which this broker does not measure, so that key is refused. Quotas of roles, which Kafka does not have, are neither
 //! shown nor changed.

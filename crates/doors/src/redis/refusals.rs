@@ -1,6 +1,6 @@
 //! Log of refused commands and logins, which `ACL LOG` shows.
 //!
-//! It is a bounded ring: a new entry displaces the oldest one. Equal refusals within a minute are one entry, as in
+//! The log is a bounded ring: a new entry displaces the oldest one. Equal refusals within a minute are one entry, as in
 //! Redis, so that a client that repeats itself displaces nothing.
 
 use std::collections::VecDeque;
@@ -35,7 +35,7 @@ impl Reason {
     }
 }
 
-/// What was refused to whom.
+/// A refused command, key or channel, and its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) reason: Reason,

@@ -84,7 +84,7 @@ fn named(name: &str) -> Option<Vec<(String, Member)>> {
     }
 }
 
-/// What may be done with the keys of a pattern.
+/// Access to the keys of a pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Access {
     reads: bool,

@@ -1,6 +1,6 @@
 //! Access keys: names with secrets, with which clients sign requests as Amazon's clients do.
 //!
-//! Who verifies a signature needs the secret itself, not only its hash. So a broker stores each secret sealed with a
+//! The verifier of a signature needs the secret itself, not only its hash. So a broker stores each secret sealed with a
 //! key that is in none of its topics.
 
 use std::borrow::Borrow;

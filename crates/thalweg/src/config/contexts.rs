@@ -77,7 +77,7 @@ pub enum LoginSecret {
 pub struct StoredLogin {
     /// Name of the user.
     pub user: String,
-    /// What the user logs in with.
+    /// Credential with which the user logs in.
     pub secret: LoginSecret,
 }
 
@@ -88,7 +88,7 @@ pub struct Context {
     pub name: ContextName,
     /// Keys in the order of the table, with their checked values. `server` is one of them.
     keys: Vec<(&'static Key, String)>,
-    /// What `thalweg login` has stored.
+    /// Credential that `thalweg login` has stored.
     pub login: Option<StoredLogin>,
 }
 
@@ -248,7 +248,7 @@ fn stored_login(path: &Path, table: &toml::Table) -> Result<StoredLogin> {
     Ok(StoredLogin { user, secret })
 }
 
-/// What named the context of a command.
+/// Source of the name of a command's context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChosenBy {
     /// The option `--context`.
@@ -274,7 +274,7 @@ impl fmt::Display for ChosenBy {
 pub struct Chosen {
     /// The context.
     pub context: Context,
-    /// What named it.
+    /// Source of its name.
     pub by: ChosenBy,
 }
 

@@ -21,7 +21,7 @@ pub enum ContextUse {
     Used {
         /// Name of the context.
         name: String,
-        /// What named it.
+        /// Source of its name.
         by: ChosenBy,
         /// `true` if the clients log in with what `thalweg login` has stored.
         is_logged_in: bool,

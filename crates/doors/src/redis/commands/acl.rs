@@ -339,7 +339,7 @@ struct Users {
     door: Door,
 }
 
-/// What a user is besides its rules.
+/// Facts about a user that are not rules.
 #[derive(Clone, Copy, Default)]
 struct About {
     has_password: bool,
