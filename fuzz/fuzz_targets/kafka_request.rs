@@ -1,5 +1,5 @@
-//! A Kafka request is parsed as in the door, or refused. A request without records stays equal when it is encoded and
-//! decoded again.
+//! A Kafka request is parsed as in the door, or refused. A request that is encoded, decoded and encoded again has the
+//! same bytes.
 //!
 //! Input: the key and the version in two bytes each, and the body. The body need not equal its encoding: unknown tags
 //! are skipped, and a varint may be longer than necessary.
@@ -28,8 +28,12 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!(request.key(), key);
     let mut encoded = BytesMut::new();
     request.encode(version, &mut encoded);
-    let mut from = Reader::new(encoded.freeze());
+    let encoded = encoded.freeze();
+    let mut from = Reader::new(encoded.clone());
     let again = Request::decode(key, version, &mut from).expect("what is encoded is valid");
-    assert_eq!(again, request);
     assert_eq!(from.remaining(), 0, "{request:?}");
+    // Bytes, not values, are compared: a quota may be NaN, which does not equal itself.
+    let mut encoded_again = BytesMut::new();
+    again.encode(version, &mut encoded_again);
+    assert_eq!(encoded_again, encoded, "{request:?}");
 });

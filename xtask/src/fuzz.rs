@@ -19,6 +19,8 @@ pub const TARGETS: [&str; 14] = [
     "credential",
 ];
 const SECONDS: &str = "60";
+/// Seed with which libFuzzer chooses a random one.
+const RANDOM_SEED: &str = "0";
 
 /// Returns what is missing for fuzzing on this machine. With `install` it first tries to install that.
 pub fn missing(install: bool) -> Option<&'static str> {
@@ -47,13 +49,15 @@ fn attempt(call: &Call) {
 }
 
 pub fn run(args: &[&str]) -> Outcome {
-    let (wanted, seconds) = match args {
-        [] => ("all", SECONDS),
-        [wanted] => (*wanted, SECONDS),
-        [wanted, seconds] => (*wanted, *seconds),
-        _ => return Err("the arguments are a target and a number of seconds".into()),
+    let (wanted, seconds, seed) = match args {
+        [] => ("all", SECONDS, RANDOM_SEED),
+        [wanted] => (*wanted, SECONDS, RANDOM_SEED),
+        [wanted, seconds] => (*wanted, *seconds, RANDOM_SEED),
+        [wanted, seconds, seed] => (*wanted, *seconds, *seed),
+        _ => return Err("the arguments are a target, a number of seconds and a seed".into()),
     };
     let seconds: u32 = seconds.parse().map_err(|e| format!("'{seconds}' seconds: {e}"))?;
+    let seed: u32 = seed.parse().map_err(|e| format!("seed '{seed}': {e}"))?;
     let chosen: Vec<&str> = TARGETS.into_iter().filter(|target| wanted == "all" || wanted == *target).collect();
     if chosen.is_empty() {
         return Err(format!("target {wanted} does not exist: choose all, {}", TARGETS.join(", ")));
@@ -65,18 +69,19 @@ pub fn run(args: &[&str]) -> Outcome {
         // Together they use all cores: alone, the last crate of each target would use one.
         Call::line("rustup run nightly cargo fuzz build --dev").run()?;
     }
-    chosen.into_iter().try_for_each(|target| fuzz(target, seconds))
+    chosen.into_iter().try_for_each(|target| fuzz(target, seconds, seed))
 }
 
 /// Runs one target. New inputs are stored in the target directory, so that the committed seeds stay few.
-fn fuzz(target: &str, seconds: u32) -> Outcome {
+fn fuzz(target: &str, seconds: u32, seed: u32) -> Outcome {
     let found = format!("fuzz/target/corpus/{target}");
     std::fs::create_dir_all(root().join(&found)).map_err(|e| format!("{found}: {e}"))?;
     let seeds = format!("fuzz/corpus/{target}");
     println!("fuzzing {target} for {seconds} s");
     Call::line("rustup run nightly cargo fuzz run --dev")
         .args([target, &found, &seeds, "--"])
-        .args([format!("-max_total_time={seconds}"), "-timeout=10".into(), "-rss_limit_mb=2048".into()])
+        .args([format!("-max_total_time={seconds}"), format!("-seed={seed}")])
+        .args(["-timeout=10", "-rss_limit_mb=2048"])
         .args(["-verbosity=0", "-print_final_stats=1"])
         .run()
 }
@@ -102,5 +107,6 @@ mod tests {
     fn an_unknown_target_is_refused() {
         assert!(run(&["frame"]).is_err());
         assert!(run(&["frames", "long"]).is_err());
+        assert!(run(&["frames", "1", "random"]).is_err());
     }
 }

@@ -51,7 +51,7 @@ const COMMANDS: &[Command] = &[
         run: deny::run,
     },
     Command {
-        usage: "fuzz [target|all] [seconds]",
+        usage: "fuzz [target|all] [seconds] [seed]",
         about: "Fuzz one target or each in turn, 60 seconds by default (needs nightly and cargo-fuzz)",
         run: fuzz::run,
     },
