@@ -9,6 +9,8 @@ use crate::{compat, deny, fuzz};
 const FUZZ_SECONDS: u32 = 5;
 /// Seed of the fuzz targets here: two runs on one commit try the same inputs first. New inputs are searched by hand.
 const FUZZ_SEED: u32 = 1;
+/// Seeds of the simulation of a shard's nodes.
+const SIMULATED_SEEDS: u32 = 100_000;
 /// Systems whose clients are tested here.
 const COMPAT: &[&str] = &["kafka", "sqs", "pubsub", "redis"];
 /// Time limit for the clients. A few clients of one system in parallel take half a minute; on a new machine they are
@@ -35,6 +37,7 @@ fn steps() -> Vec<Step> {
             ],
         },
         step("test", &["cargo test --workspace"]),
+        step("simulate", &[&format!("cargo xtask simulate {SIMULATED_SEEDS}")]),
         step("compat", &[]),
         step("fuzz", &[&format!("cargo xtask fuzz all {FUZZ_SECONDS} {FUZZ_SEED}")]),
     ]

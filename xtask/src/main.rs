@@ -11,6 +11,7 @@ mod fuzz;
 mod kafka_apis;
 mod kafka_messages;
 mod run;
+mod simulate;
 mod sizes;
 mod soak;
 mod sqs_model;
@@ -124,6 +125,11 @@ const COMMANDS: &[Command] = &[
         usage: "soak hardening [--minutes N]",
         about: "Hostile clients with more connections, topics and calls than in ci, 10 minutes by default",
         run: soak::run,
+    },
+    Command {
+        usage: "simulate [seeds] [--from N]",
+        about: "Simulate the nodes of a shard with faults from seeds, 100000 by default, and find each planted bug",
+        run: simulate::run,
     },
     Command {
         usage: "data",

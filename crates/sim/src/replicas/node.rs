@@ -1,0 +1,78 @@
+//! A node: a replica, its disk and its clock.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use consensus::{Index, Members, Position, ReadTicket, Replica, Term, Time};
+
+use super::disk::{Content, Digest, Disk};
+
+/// Clock of a node, whose rate differs from the true one.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    origin: Time,
+    /// Rate in parts of a thousand.
+    rate: u64,
+}
+
+impl Clock {
+    pub fn new(origin: Time, rate: u64) -> Self {
+        Self { origin, rate }
+    }
+
+    pub fn at(self, now: Time) -> Time {
+        self.origin + now / 1000 * self.rate + now % 1000 * self.rate / 1000
+    }
+
+    /// Returns how long a span of this clock takes.
+    pub fn span(self, span: Time) -> Time {
+        span * 1000 / self.rate
+    }
+}
+
+pub struct Node {
+    pub clock: Clock,
+    pub disk: Disk,
+    /// Counts starts: what an earlier process began does not concern a later one.
+    pub start: u32,
+    pub process: Option<Process>,
+    /// Time until which the process does not run.
+    pub paused_until: Time,
+    /// Time until which the disk is slow.
+    pub slow_until: Time,
+    /// Time until which the process gets no ticks, though it takes messages.
+    pub starved_until: Time,
+}
+
+/// What a node holds in memory.
+pub struct Process {
+    pub replica: Replica,
+    /// Members before the work that is being done.
+    pub members: Members,
+    pub lease: Option<Time>,
+    /// Term that it leads, and the time from which it serves.
+    pub leads: Option<(Term, Time)>,
+    pub committed: Index,
+    pub applied: Index,
+    pub digests: BTreeMap<Index, Digest>,
+    pub contents: BTreeMap<Position, Content>,
+    /// Positions that clients wait for.
+    pub waiting: VecDeque<Position>,
+    /// Reads that wait, each with what was acknowledged when it began.
+    pub reads: Vec<(ReadTicket, Index)>,
+}
+
+impl Process {
+    pub fn digest(&self) -> Digest {
+        self.digests.get(&self.applied).copied().unwrap_or_default()
+    }
+}
+
+/// Returns the state after a block.
+pub fn digest_after(before: Digest, position: Position, content: Content) -> Digest {
+    let mut digest = before;
+    for part in [position.term, position.index, content] {
+        digest = (digest ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        digest ^= digest >> 29;
+    }
+    digest
+}

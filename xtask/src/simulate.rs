@@ -1,0 +1,34 @@
+//! `cargo xtask simulate`: runs the simulations of `crates/sim` with many seeds.
+
+use crate::run::{Call, Outcome};
+
+const SEEDS: &str = "100000";
+/// Seeds within which each planted bug has to be found.
+const BUG_SEEDS: u32 = 20_000;
+
+pub fn run(args: &[&str]) -> Outcome {
+    let (seeds, from) = match args {
+        [] => (SEEDS, "0"),
+        [seeds] => (*seeds, "0"),
+        [seeds, "--from", from] => (*seeds, *from),
+        _ => return Err("the arguments are a number of seeds, and --from with the first one".into()),
+    };
+    for number in [seeds, from] {
+        number.parse::<u64>().map_err(|e| format!("'{number}': {e}"))?;
+    }
+    let simulate = || Call::line("cargo run --quiet --release --package thalweg-sim -- replicas");
+    simulate().args(["--bugs", "--seeds", &BUG_SEEDS.to_string()]).run()?;
+    simulate().args(["--seeds", seeds, "--from", from]).run()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_arguments_are_refused() {
+        for args in [&["many"][..], &["1", "2"], &["1", "--from"], &["1", "--from", "x"]] {
+            assert!(run(args).is_err(), "{args:?}");
+        }
+    }
+}
