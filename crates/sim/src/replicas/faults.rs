@@ -34,6 +34,9 @@ impl World {
         if self.random.one_in(self.rates.slow) {
             self.nodes[at].slow_until = self.now + self.random.below(2000 * MS);
         }
+        if self.random.one_in(self.rates.fail_sync) {
+            self.nodes[at].fails_sync = true;
+        }
         if self.random.one_in(self.rates.starve) {
             self.nodes[at].starved_until = self.now + self.random.below(1500 * MS);
         }
@@ -118,6 +121,7 @@ impl World {
             self.nodes[at].paused_until = 0;
             self.nodes[at].slow_until = 0;
             self.nodes[at].starved_until = 0;
+            self.nodes[at].fails_sync = false;
             self.schedule(0, Event::Start(at));
         }
         let end = self.now + HEALING;

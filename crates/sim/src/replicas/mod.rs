@@ -64,6 +64,7 @@ struct Rates {
     cut: u64,
     pause: u64,
     slow: u64,
+    fail_sync: u64,
     starve: u64,
     breaks: u64,
     change: u64,
@@ -82,6 +83,7 @@ impl Rates {
             cut: rate(8),
             pause: rate(12),
             slow: rate(12),
+            fail_sync: rate(25),
             starve: rate(12),
             breaks: rate(6),
             change: rate(2),
@@ -99,6 +101,7 @@ impl Rates {
             cut: 0,
             pause: 0,
             slow: 0,
+            fail_sync: 0,
             starve: 0,
             breaks: 0,
             change: 0,
@@ -225,6 +228,7 @@ impl World {
                 paused_until: 0,
                 slow_until: 0,
                 starved_until: 0,
+                fails_sync: false,
             }
         });
         let nodes = nodes.collect();
@@ -360,6 +364,11 @@ impl World {
 
     fn sync(&mut self, at: usize, start: u32, blocks: usize, number: u64) -> Outcome {
         if self.nodes[at].start != start || self.nodes[at].process.is_none() {
+            return Ok(());
+        }
+        if std::mem::take(&mut self.nodes[at].fails_sync) {
+            // What is on the medium is not known: the process ends.
+            self.crash(at);
             return Ok(());
         }
         self.nodes[at].disk.sync(blocks);

@@ -41,6 +41,8 @@ pub struct Node {
     pub slow_until: Time,
     /// Time until which the process gets no ticks, though it takes messages.
     pub starved_until: Time,
+    /// `true` if the next sync fails.
+    pub fails_sync: bool,
 }
 
 /// What a node holds in memory.
