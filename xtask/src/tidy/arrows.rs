@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("net", &[]),
     ("consensus", &[]),
     ("sim", &["consensus"]),
+    ("cluster", &["consensus", "engine", "storage"]),
     ("broker", &["engine", "storage"]),
     ("doors", &["broker", "engine", "wire", "net"]),
     ("client", &["wire", "engine", "net"]),

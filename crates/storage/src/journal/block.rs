@@ -126,7 +126,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    fn from_code(code: u8) -> Option<Self> {
+    pub fn from_code(code: u8) -> Option<Self> {
         [Self::Batch, Self::Catalog, Self::Start, Self::View, Self::Next, Self::Segment]
             .into_iter()
             .find(|kind| *kind as u8 == code)

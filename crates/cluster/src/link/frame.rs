@@ -1,0 +1,137 @@
+//! Frames, and the hello with which two nodes recognise each other.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use consensus::NodeId;
+use engine::limits::BATCH_BYTES_MAX;
+use engine::{Error, ErrorKind, Result};
+
+use super::fields::Fields;
+use super::part::{self, Part};
+
+/// Version of this protocol. Nodes with different versions refuse each other.
+pub const VERSION: u16 = 1;
+/// Bytes of a frame before its body.
+pub const FRAME_HEAD_BYTES: usize = 8;
+/// Maximum bytes of a frame's body: the largest batch, and the blocks that the messages of all shards bring with it.
+pub const FRAME_BYTES_MAX: usize = BATCH_BYTES_MAX + (8 << 20);
+/// Maximum bytes of a frame before both nodes know each other.
+const HELLO_BYTES_MAX: usize = 1024;
+/// Maximum bytes of a text in a hello or a refusal.
+const TEXT_BYTES_MAX: usize = 200;
+
+const HELLO: u8 = 1;
+const REFUSAL: u8 = 2;
+const PARTS: u8 = 3;
+
+/// Who a node is. Both nodes say it before anything else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub cluster: u128,
+    pub node: NodeId,
+    /// Random number of the node's process: two processes with one node's number are told apart by it.
+    pub process: u64,
+    /// Version of the program, for people.
+    pub program: String,
+}
+
+/// Reason why a node ends a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    Hello(Hello),
+    Refusal(Refusal),
+    Parts(Vec<Part>),
+}
+
+impl Frame {
+    /// Encodes the frame. The bodies of rows are not copied; the chunks are to be written one after the other.
+    pub fn encode(&self) -> Vec<Bytes> {
+        let (kind, mut chunks) = match self {
+            Self::Hello(hello) => (HELLO, vec![encode_hello(hello)]),
+            Self::Refusal(Refusal { reason }) => {
+                let mut body = BytesMut::new();
+                put_text(&mut body, reason);
+                (REFUSAL, vec![body.freeze()])
+            }
+            Self::Parts(parts) => (PARTS, part::encode(parts)),
+        };
+        let length: usize = chunks.iter().map(Bytes::len).sum();
+        let mut head = BytesMut::with_capacity(FRAME_HEAD_BYTES);
+        head.put_u32(length as u32);
+        head.put_u8(kind);
+        head.put_bytes(0, 3);
+        chunks.insert(0, head.freeze());
+        chunks
+    }
+
+    /// Reads a head; returns the bytes of the body. `is_known` is `true` once both nodes have said who they are.
+    pub fn body_bytes(head: [u8; FRAME_HEAD_BYTES], is_known: bool) -> Result<usize> {
+        let [a, b, c, d, kind, reserved @ ..] = head;
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        let max = if is_known { FRAME_BYTES_MAX } else { HELLO_BYTES_MAX };
+        if reserved != [0; 3] || !matches!((kind, is_known), (REFUSAL, _) | (HELLO, false) | (PARTS, true)) {
+            return Err(Error::malformed("the other side is no node of a cluster, or one of another version"));
+        }
+        if length > max {
+            return Err(Error::too_large(format!(
+                "a frame of {length} bytes was announced, at most {max} are possible"
+            )));
+        }
+        Ok(length)
+    }
+
+    /// Decodes a body of which the head has been read. `from` and `to` are the nodes of the connection.
+    pub fn decode(kind: u8, body: Bytes, from: NodeId, to: NodeId) -> Result<Self> {
+        match kind {
+            HELLO => decode_hello(Fields(body)).map(Self::Hello),
+            REFUSAL => {
+                let mut fields = Fields(body);
+                let reason = fields.text(TEXT_BYTES_MAX)?;
+                fields.end()?;
+                Ok(Self::Refusal(Refusal { reason }))
+            }
+            PARTS => part::decode(Fields(body), from, to).map(Self::Parts),
+            kind => Err(Error::malformed(format!("the kind {kind} of a frame is unknown"))),
+        }
+    }
+}
+
+fn encode_hello(hello: &Hello) -> Bytes {
+    let mut body = BytesMut::new();
+    body.put_u16(VERSION);
+    body.put_u128(hello.cluster);
+    body.put_u64(hello.node);
+    body.put_u64(hello.process);
+    put_text(&mut body, &hello.program);
+    body.freeze()
+}
+
+fn decode_hello(mut fields: Fields) -> Result<Hello> {
+    let version = fields.u16()?;
+    if version != VERSION {
+        let message = format!("the node speaks version {version} of the cluster's protocol, this one {VERSION}");
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    let hello = Hello {
+        cluster: fields.u128()?,
+        node: fields.u64()?,
+        process: fields.u64()?,
+        program: fields.text(TEXT_BYTES_MAX)?,
+    };
+    if hello.node == 0 {
+        return Err(Error::malformed("no node has the number 0"));
+    }
+    fields.end()?;
+    Ok(hello)
+}
+
+/// Writes a text; one that is too long is cut.
+fn put_text(out: &mut BytesMut, text: &str) {
+    let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
+    out.put_u16(text.len() as u16);
+    out.put_slice(text.as_bytes());
+}
