@@ -142,6 +142,8 @@ struct Unsaved {
     number: u64,
     /// `false` if nothing has to be on disk.
     has_save: bool,
+    /// `true` if the term or the vote changed.
+    has_hard: bool,
     is_saved: bool,
     install: Option<Index>,
     messages: Vec<Message>,
@@ -273,7 +275,7 @@ impl Replica {
     fn check_leads(&self) -> Result<(), Refused> {
         match &self.stopped {
             Some(reason) => Err(Refused::Stopped(reason.clone())),
-            None if self.node.raft.state != StateRole::Leader => Err(Refused::NotLeader { leader: self.leader() }),
+            None if !self.leads() => Err(Refused::NotLeader { leader: self.leader() }),
             None => Ok(()),
         }
     }
@@ -326,7 +328,7 @@ impl Replica {
                 }
             }
             Kind::BeatAnswer { sent, .. } => {
-                if self.node.raft.state == StateRole::Leader && self.node.raft.term == term {
+                if self.leads() && self.node.raft.term == term {
                     self.lease.answer(from, sent);
                 }
                 self.step(message)?;
@@ -475,14 +477,27 @@ impl Replica {
         for state in ready.take_read_states() {
             output.reads.extend(message::ticket(&state.request_ctx).map(|ticket| (ticket, state.index)));
         }
-        output.messages.extend(ready.take_messages().into_iter().filter_map(Message::from_engine));
+        let at_once = ready.take_messages().into_iter().filter_map(Message::from_engine).collect::<Vec<_>>();
         // A heartbeat's answer promises nothing that has to be on disk.
         let waiting = ready.take_persisted_messages().into_iter().filter_map(Message::from_engine);
-        let (answers, messages): (Vec<_>, Vec<_>) =
+        let (answers, mut messages): (Vec<_>, Vec<_>) =
             waiting.partition(|message| matches!(message.kind, Kind::BeatAnswer { .. }));
         output.messages.extend(answers);
+        let has_hard = has_save && hard.is_some();
+        if has_hard || self.awaits_term() {
+            messages.extend(at_once);
+        } else {
+            output.messages.extend(at_once);
+        }
         let installs = install.as_ref().map(|point| point.position.index);
-        self.unsaved.push_back(Unsaved { number, has_save, is_saved: !has_save, install: installs, messages });
+        self.unsaved.push_back(Unsaved {
+            number,
+            has_save,
+            has_hard,
+            is_saved: !has_save,
+            install: installs,
+            messages,
+        });
         if has_save {
             let commit = self.node.store().commit();
             output.saves.push(Save { number, install, hard, entries, commit });
@@ -553,6 +568,16 @@ impl Replica {
         self.unsaved.front().is_some_and(|unsaved| unsaved.is_saved)
     }
 
+    /// Returns `true` while the term or the vote of this node is not on disk. A lone voter leads in the engine as soon
+    /// as it votes for itself; after a crash it would not know of that, and another could lead in the same term.
+    fn awaits_term(&self) -> bool {
+        self.unsaved.iter().any(|unsaved| unsaved.has_hard && !unsaved.is_saved)
+    }
+
+    fn leads(&self) -> bool {
+        self.node.raft.state == StateRole::Leader && !self.awaits_term()
+    }
+
     fn is_installing(&self) -> bool {
         self.unsaved.iter().any(|unsaved| unsaved.install.is_some())
     }
@@ -560,6 +585,7 @@ impl Replica {
     fn note_role(&mut self, output: &mut Output) {
         let term = self.node.raft.term;
         let role = match (self.node.raft.state, self.role) {
+            (StateRole::Leader, _) if !self.leads() => Role::Candidate,
             (StateRole::Leader, (led, Role::Leader { serves_from })) if led == term => Role::Leader { serves_from },
             (StateRole::Leader, _) => {
                 self.lease = Lease::default();
@@ -614,7 +640,9 @@ impl Replica {
     }
 
     pub fn leader(&self) -> Option<NodeId> {
-        Some(self.node.raft.leader_id).filter(|leader| *leader != INVALID_ID)
+        let leader = self.node.raft.leader_id;
+        let is_known = leader != INVALID_ID && (leader != self.id || self.leads());
+        is_known.then_some(leader)
     }
 
     pub fn members(&self) -> &Members {
@@ -636,7 +664,7 @@ impl Replica {
         Status {
             term: raft.term,
             leader: self.leader(),
-            is_leader: raft.state == StateRole::Leader,
+            is_leader: self.leads(),
             last: self.last(),
             committed: raft.raft_log.committed,
             applied: raft.raft_log.applied,

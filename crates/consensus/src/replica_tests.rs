@@ -269,6 +269,22 @@ fn a_lone_voter_waits_for_its_disk_before_it_elects_itself() {
 }
 
 #[test]
+fn a_lone_voter_leads_when_its_vote_is_on_disk() {
+    let mut group = Group::new(&[1], &[1, 2]);
+    group.slow.insert(1, Vec::new());
+    group.ticks(2 * Settings::default().election_ticks);
+    assert!(!group.replica(1).status().is_leader);
+    assert_eq!(group.replica(1).append(SIZE), Err(Refused::NotLeader { leader: None }));
+    assert_eq!(group.roles.get(&1).map(|(_, role)| *role), Some(Role::Candidate));
+    let saves = group.slow.remove(&1).expect("saves");
+    group.replica(1).saved(saves[saves.len() - 1].number);
+    group.settle();
+    assert!(group.replica(1).status().is_leader);
+    let position = group.append(1);
+    assert_eq!(group.committed(1), position.index);
+}
+
+#[test]
 fn a_joiner_installs_the_state_and_then_follows() {
     let mut group = Group::led();
     group.append(1);
