@@ -101,6 +101,8 @@ pub const ACLS_MAX: usize = 131_072;
 pub const ACLS_BYTES_MAX: usize = 7 << 20;
 /// Maximum number of members of all roles of a broker together.
 pub const ROLE_MEMBERS_MAX: usize = 65_536;
+/// Maximum length of the name of a tenant in characters.
+pub const TENANT_NAME_BYTES_MAX: usize = 63;
 /// Maximum number of tokens per broker.
 pub const TOKENS_MAX: usize = 16_384;
 /// Maximum number of tokens that users may have created for themselves, over all users: administrators have the rest.

@@ -14,6 +14,7 @@ mod resource;
 mod role;
 mod scram;
 mod tables;
+mod tenant;
 mod token;
 mod users;
 
@@ -35,6 +36,7 @@ pub use scram::{
     Mechanism, wrong_password,
 };
 pub use tables::{Secrets, Tables};
+pub use tenant::TenantName;
 pub use token::{Bearer, Token, TokenHash, TokenId, TokenText, Tokens};
 pub use users::{Authenticated, User, Users, parse_plain};
 
