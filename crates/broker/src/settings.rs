@@ -124,6 +124,8 @@ pub struct Issuer {
     /// Claim with the names that `roles` maps: a list, or a text with spaces between them.
     pub roles_claim: String,
     pub roles: BTreeMap<String, RoleName>,
+    /// Claim with the tenant of the client, if its tokens may name one.
+    pub tenant_claim: Option<String>,
     /// Maximum difference between the clocks of the issuer and of the broker.
     pub clock_skew: Duration,
 }

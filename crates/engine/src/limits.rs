@@ -101,7 +101,9 @@ pub const ACLS_MAX: usize = 131_072;
 pub const ACLS_BYTES_MAX: usize = 7 << 20;
 /// Maximum number of members of all roles of a broker together.
 pub const ROLE_MEMBERS_MAX: usize = 65_536;
-/// Maximum length of the name of a tenant in characters.
+/// Maximum number of users per broker that have a tenant.
+pub const TENANT_USERS_MAX: usize = 16_384;
+/// Maximum length of the name of a tenant in bytes.
 pub const TENANT_NAME_BYTES_MAX: usize = 63;
 /// Maximum number of tokens per broker.
 pub const TOKENS_MAX: usize = 16_384;
@@ -186,6 +188,10 @@ const _: () = assert!(
 const _: () = assert!(
     ACCESS_KEYS_MAX * (ACCESS_KEY_ID_BYTES_MAX + USER_NAME_BYTES_MAX + 40) < BATCH_BYTES_MAX,
     "access keys are listed in one frame"
+);
+const _: () = assert!(
+    TENANT_USERS_MAX * (USER_NAME_BYTES_MAX + TENANT_NAME_BYTES_MAX + 40) < BATCH_BYTES_MAX,
+    "all tenants fit into one response"
 );
 const _: () = assert!(OWN_TOKENS_PER_USER_MAX < OWN_TOKENS_MAX && OWN_TOKENS_MAX < TOKENS_MAX);
 const _: () = assert!(

@@ -37,7 +37,7 @@ impl Security {
         if let Some(expires_ms) = key.expires_ms {
             self.outdate_at(expires_ms);
         }
-        Identity::with_proof(key.user, roles, &source.host(), Proof::AccessKey(key.id))
+        self.identity_of(key.user, roles, &source.host()).proved_by(Proof::AccessKey(key.id))
     }
 
     /// Returns the accounts of a user's access keys.

@@ -39,7 +39,7 @@ impl Security {
         self.record_login(source, user.as_str(), None);
         self.outdate_at(*expires_ms);
         let proof = Proof::Certificate(Arc::new(certificate), self.certificates.clone());
-        Ok(Identity::with_proof(user, [], &source.host(), proof))
+        Ok(self.identity_of(user, [], &source.host()).proved_by(proof))
     }
 
     /// Checks the certificates of connected clients again: other ones are accepted than before.

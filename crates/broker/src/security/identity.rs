@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use engine::security::{
-    AccessKeyId, Credential, Operation, Principal, QuotaKind, Resource, ResourceKind, RoleName, Rules, Tables, TokenId,
+    AccessKeyId, Operation, Principal, QuotaKind, Resource, ResourceKind, RoleName, Rules, Tables, TenantName, TokenId,
     UserName,
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -26,6 +26,8 @@ pub struct Identity {
     /// Address of the client as text.
     host: Box<str>,
     proof: Proof,
+    /// Tenant in which the client acts, from its login to its end.
+    tenant: Option<TenantName>,
     /// `true` if access control does not limit the client.
     is_administrator: bool,
     known: Mutex<Known>,
@@ -87,8 +89,8 @@ pub(super) enum Proof {
     Token(TokenId),
     /// By the signature of a request, until its access key is deleted or expires.
     AccessKey(AccessKeyId),
-    /// With a token of another issuer, until this time, in ms since 1970.
-    Issued(u64),
+    /// With a token of another issuer, until this time, in ms since 1970. It may name the tenant.
+    Issued { expires_ms: u64, has_tenant: bool },
     /// With a certificate, until it expires or the check refuses it.
     Certificate(Arc<ClientCertificate>, Arc<Certificates>),
 }
@@ -100,18 +102,19 @@ impl fmt::Debug for Proof {
             Self::Password(_) => f.write_str("Password"),
             Self::Token(id) => write!(f, "Token({id})"),
             Self::AccessKey(id) => write!(f, "AccessKey({id})"),
-            Self::Issued(expires_ms) => write!(f, "Issued({expires_ms})"),
+            Self::Issued { expires_ms, .. } => write!(f, "Issued({expires_ms})"),
             Self::Certificate(certificate, _) => write!(f, "Certificate({})", certificate.subject),
         }
     }
 }
 
-/// Writes all that decisions depend on: the user, the roles of the credential, and the host.
+/// Writes all that decisions depend on: the user, the roles of the credential, the host, and the tenant.
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.user)?;
         self.roles.iter().try_for_each(|role| write!(f, ",{role}"))?;
-        write!(f, " {}", self.host)
+        write!(f, " {}", self.host)?;
+        self.tenant.iter().try_for_each(|tenant| write!(f, " {tenant}"))
     }
 }
 
@@ -137,27 +140,28 @@ struct Meters {
 }
 
 impl Identity {
-    /// Creates the identity of a client that proved its name to a door, with roles that its credential carries.
+    /// Creates the identity of a client that proved its name to a door, with roles that its credential carries. It has
+    /// no tenant, and may do nothing if its user has one: see [`Security::identity_of`](super::Security::identity_of).
     pub fn new(user: UserName, roles: impl Into<Box<[RoleName]>>, host: &str) -> Self {
         Self {
             user,
             roles: roles.into(),
             host: host.into(),
             proof: Proof::Lasting,
+            tenant: None,
             is_administrator: false,
             known: Mutex::default(),
         }
     }
 
-    /// Creates the identity of a client that logged in with a user's password. It may do nothing once that is replaced
-    /// or deleted.
-    pub(super) fn with_password(user: UserName, host: &str, credential: &Credential) -> Self {
-        Self::with_proof(user, [], host, Proof::Password(credential.stored_key().into()))
+    /// Returns the identity of a client that logged in with this proof. It may do nothing once that is no longer valid.
+    pub(super) fn proved_by(self, proof: Proof) -> Self {
+        Self { proof, ..self }
     }
 
-    /// Creates the identity of a client that logged in with this proof. It may do nothing once that is no longer valid.
-    pub(super) fn with_proof(user: UserName, roles: impl Into<Box<[RoleName]>>, host: &str, proof: Proof) -> Self {
-        Self { proof, ..Self::new(user, roles, host) }
+    /// Returns the identity of a client that acts in a tenant. It may do nothing once its user has another one.
+    pub(super) fn within(self, tenant: Option<TenantName>) -> Self {
+        Self { tenant, ..self }
     }
 
     /// Creates the identity of a program of the broker's own user.
@@ -174,9 +178,14 @@ impl Identity {
         &self.user
     }
 
-    /// Returns `true` if no change of credentials ends the login.
+    /// Returns the tenant in which the client acts: it may use only resources whose names are the tenant's.
+    pub fn tenant(&self) -> Option<&TenantName> {
+        self.tenant.as_ref()
+    }
+
+    /// Returns `true` if no change of credentials or tenants ends the login.
     pub(super) fn is_lasting(&self) -> bool {
-        matches!(self.proof, Proof::Lasting)
+        matches!(self.proof, Proof::Lasting) && self.user.check_not_reserved().is_err()
     }
 
     /// Returns until when the credential is valid, in ms since 1970; `None` if it has no such time.
@@ -184,7 +193,7 @@ impl Identity {
         match &self.proof {
             Proof::Token(id) => tables.tokens.get(id)?.expires_ms,
             Proof::AccessKey(id) => tables.access_keys.get(id.as_str())?.expires_ms,
-            Proof::Issued(expires_ms) => Some(*expires_ms),
+            Proof::Issued { expires_ms, .. } => Some(*expires_ms),
             Proof::Certificate(certificate, _) => Some(certificate.expires_ms),
             Proof::Lasting | Proof::Password(_) => None,
         }
@@ -222,6 +231,19 @@ impl Identity {
 
     /// Returns `true` if the login is valid at this time, in ms since 1970, apart from [`Identity::is_accepted`].
     fn is_valid(&self, tables: &Tables, now_ms: u64) -> bool {
+        self.is_proved(tables, now_ms) && self.is_in_its_tenant(tables)
+    }
+
+    /// Returns `true` if the client acts in the tenant that its user has now. That of a token from another issuer may
+    /// be one of a user who has none here.
+    fn is_in_its_tenant(&self, tables: &Tables) -> bool {
+        match tables.tenants.of_user(self.user.as_str()) {
+            None => self.tenant.is_none() || matches!(self.proof, Proof::Issued { has_tenant: true, .. }),
+            assigned => assigned == self.tenant.as_ref(),
+        }
+    }
+
+    fn is_proved(&self, tables: &Tables, now_ms: u64) -> bool {
         match &self.proof {
             Proof::Lasting => true,
             Proof::Password(stored_key) => {
@@ -230,7 +252,7 @@ impl Identity {
             }
             Proof::Token(id) => tables.tokens.get(id).is_some_and(|token| tables.accept(token, now_ms)),
             Proof::AccessKey(id) => tables.access_keys.get(id.as_str()).is_some_and(|key| !key.is_expired(now_ms)),
-            Proof::Issued(expires_ms) => *expires_ms > now_ms,
+            Proof::Issued { expires_ms, .. } => *expires_ms > now_ms,
             Proof::Certificate(certificate, _) => certificate.expires_ms > now_ms,
         }
     }
@@ -433,7 +455,8 @@ mod tests {
         let credential = Credential::of_password(Mechanism::Sha256, "secret", vec![1; 16], 4096).expect("a credential");
         permissions.change(|tables| tables.users.put(ann.clone(), credential.clone()));
         permissions.change(|tables| tables.acls.insert(Acl { principal: Principal::Everyone, ..acl("t", true) }));
-        let with_password = Identity::with_password(ann.clone(), "h", &credential);
+        let proof = Proof::Password(credential.stored_key().into());
+        let with_password = Identity::new(ann.clone(), [], "h").proved_by(proof);
         let without = Identity::new(ann.clone(), [], "h");
         let may = |identity| permissions.allow(identity, Operation::Read, &Resource::topic("t"));
         assert!(may(&with_password) && may(&without));

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
-use engine::security::{RoleName, UserName};
+use engine::security::{RoleName, TenantName, UserName};
 use engine::{Error, ErrorKind, Result};
 use jsonwebtoken::errors::ErrorKind as Wrong;
 use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, KeyAlgorithm, PublicKeyUse};
@@ -33,6 +33,8 @@ const EXPIRED: &str = "the token has expired";
 pub(super) struct Claims {
     pub user: UserName,
     pub roles: Vec<RoleName>,
+    /// Tenant of the client, if the issuer's tokens name one.
+    pub tenant: Option<TenantName>,
     /// Time in ms since 1970 from which the token is refused.
     pub expires_ms: u64,
 }
@@ -135,7 +137,7 @@ impl Jwts {
     }
 
     fn read(&self, claims: &Map<String, Value>) -> Result<Claims> {
-        let Issuer { user_claim, roles_claim, roles, clock_skew, .. } = &self.issuer;
+        let Issuer { user_claim, roles_claim, roles, tenant_claim, clock_skew, .. } = &self.issuer;
         let user = claims.get(user_claim).and_then(Value::as_str);
         let user =
             user.ok_or_else(|| denied(format!("the token has no claim {user_claim} with the name of a user")))?;
@@ -147,12 +149,14 @@ impl Jwts {
         let mut given: Vec<RoleName> = listed.into_iter().filter_map(|name| roles.get(name).cloned()).collect();
         given.sort_unstable();
         given.dedup();
+        let tenant = tenant_claim.as_deref().map_or(Ok(None), |claim| tenant(claims, claim))?;
         // The signature covers it, and it was checked.
         let expires_s = claims.get("exp").and_then(Value::as_f64).unwrap_or_default().max(0.0);
         let expires_ms = (expires_s * 1000.0) as u64;
         let user = UserName::parse(user)?;
         user.check_not_reserved()?;
-        Ok(Claims { user, roles: given, expires_ms: expires_ms.saturating_add(clock_skew.as_millis() as u64) })
+        let expires_ms = expires_ms.saturating_add(clock_skew.as_millis() as u64);
+        Ok(Claims { user, roles: given, tenant, expires_ms })
     }
 
     fn explain(&self, error: &jsonwebtoken::errors::Error) -> Error {
@@ -199,6 +203,15 @@ impl Key {
             && self.decoding.family() == header.alg.family()
             && self.algorithm.is_none_or(|only| only.to_string().parse() == Ok(header.alg))
     }
+}
+
+/// Returns the tenant that a claim names; `None` if the token does not have the claim. Any other value is refused, so
+/// that a token for a tenant never logs in without one.
+fn tenant(claims: &Map<String, Value>, claim: &str) -> Result<Option<TenantName>> {
+    let Some(value) = claims.get(claim) else { return Ok(None) };
+    let name = value.as_str().ok_or_else(|| denied(format!("the claim {claim} of the token is not a text")))?;
+    let tenant = TenantName::parse(name);
+    tenant.map(Some).map_err(|error| denied(format!("the claim {claim} of the token names no tenant: {error}")))
 }
 
 /// Returns the only key that a token can be signed with.

@@ -60,6 +60,7 @@ impl Signer {
             audiences: vec!["thalweg".into(), "other".into()],
             user_claim: "sub".into(),
             roles_claim: "groups".into(),
+            tenant_claim: Some("org".into()),
             roles: BTreeMap::from([("ops".to_owned(), RoleName::parse("operator").expect("a name"))]),
             clock_skew: Duration::from_secs(60),
         });
@@ -121,6 +122,25 @@ fn tokens_of_every_accepted_kind_of_key_are_verified() {
     assert_eq!(jwts.verify(&token, 0).expect("it is right").roles.len(), 1);
     let without = claims(|claims| drop(claims.remove("groups")));
     assert!(jwts.verify(&signer.sign(Algorithm::ES256, None, &without), 0).expect("it is right").roles.is_empty());
+}
+
+#[test]
+fn a_token_names_a_tenant_or_is_refused_if_it_names_no_valid_one() {
+    let signer = Signer::new();
+    let jwts = signer.verifier();
+    let read = |value: Option<Value>| {
+        let claims = claims(|claims| drop(value.map(|value| claims.insert("org".into(), value))));
+        let claims = jwts.verify(&signer.sign(Algorithm::ES256, Some("ec"), &claims), 0);
+        claims.map(|claims| claims.tenant.map(|tenant| tenant.to_string()))
+    };
+    assert_eq!(read(None).expect("it names none"), None);
+    for name in ["acme", "111122223333", "project:shop"] {
+        assert_eq!(read(Some(json!(name))).expect(name), Some(name.to_owned()));
+    }
+    for wrong in [json!(""), json!("a.b"), json!("_queues"), json!(7), json!(["acme"]), Value::Null] {
+        let refused = read(Some(wrong.clone())).expect_err("no tenant");
+        assert!(refused.kind == ErrorKind::Denied && refused.message.contains("claim org"), "{wrong}: {refused}");
+    }
 }
 
 #[test]

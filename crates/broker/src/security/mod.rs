@@ -15,6 +15,7 @@ mod quotas;
 mod sasl;
 mod random;
 mod seal;
+mod tenants;
 mod tokens;
 mod users;
 
@@ -27,7 +28,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use engine::limits::{SECRET_BYTES_MAX, SECRETS_MAX};
 use engine::security::{
-    ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Resource, ResourceKind,
+    ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Resource, ResourceKind, RoleName,
     SECURITY_TOPIC, SecurityRecord, Tables, UserName, Users, wrong_password,
 };
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
@@ -50,7 +51,7 @@ use crate::wakes::Wakes;
 pub use access_keys::SigningKey;
 use expiry::Expiries;
 pub use identity::{CertificateCheck, ClientCertificate, Identity};
-use identity::{Certificates, Permissions};
+use identity::{Certificates, Permissions, Proof};
 use jwt::Jwts;
 pub use quotas::QuotaChange;
 use random::random;
@@ -249,7 +250,20 @@ impl Security {
         }
         let credential = self.permissions.read().users.credential_of(&user);
         self.authenticate(&user, credential.clone(), password, source).await?;
-        Ok(Identity::with_password(user, &source.host(), &credential))
+        Ok(self.identity_with_password(user, &source.host(), &credential))
+    }
+
+    /// Returns the identity of a client that proved its name to a door, with roles that its credential carries. It acts
+    /// in the tenant of its user.
+    pub fn identity_of(&self, user: UserName, roles: impl Into<Box<[RoleName]>>, host: &str) -> Identity {
+        let tenant = self.permissions.read().tenants.of_user(user.as_str()).cloned();
+        Identity::new(user, roles, host).within(tenant)
+    }
+
+    /// Returns the identity of a client that logged in with a user's password. It may do nothing once that is replaced
+    /// or deleted.
+    fn identity_with_password(&self, user: UserName, host: &str, credential: &Credential) -> Identity {
+        self.identity_of(user, [], host).proved_by(Proof::Password(credential.stored_key().into()))
     }
 
     async fn authenticate(
@@ -580,12 +594,14 @@ impl Security {
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
         let security = self;
         let counts = &self.counts;
-        let [users, tokens, own_tokens, access_keys, acls, members, quotas] = {
+        let [users, tokens, own_tokens, access_keys, acls, members, tenants, quotas] = {
             let tables = security.permissions.read();
-            let Tables { users, tokens, access_keys, acls, members, quotas, secrets: _ } = &*tables;
+            let Tables { users, tokens, access_keys, acls, members, tenants, quotas, secrets: _ } = &*tables;
             let own_tokens = tokens.iter().filter(|(_, token)| token.is_own).count();
             let users = users.iter().count();
-            [users, tokens.len(), own_tokens, access_keys.len(), acls.len(), members.len(), quotas.len()]
+            let of_users = [acls.len(), members.len(), tenants.len(), quotas.len()];
+            let [acls, members, tenants, quotas] = of_users;
+            [users, tokens.len(), own_tokens, access_keys.len(), acls, members, tenants, quotas]
         };
         out.gauge("thalweg_users", "Users with a password", users as u64)?;
         out.gauge("thalweg_tokens", "Tokens, including those that have expired", tokens as u64)?;
@@ -598,6 +614,7 @@ impl Security {
         )?;
         out.gauge("thalweg_acls", "Access control entries", acls as u64)?;
         out.gauge("thalweg_role_members", "Members of all roles", members as u64)?;
+        out.gauge("thalweg_tenant_users", "Users with a tenant", tenants as u64)?;
         out.gauge("thalweg_quotas", "Quotas of users, roles, client ids and addresses", quotas as u64)?;
         self.buckets.expose(out)?;
         out.gauge(

@@ -97,7 +97,7 @@ impl Sasl {
                 let credential = exchange.credential().clone();
                 let (user, proof) = security.finish_scram(*exchange, message, source).await?;
                 let identity = match whose {
-                    Whose::User => Identity::with_password(user, &source.host(), &credential),
+                    Whose::User => security.identity_with_password(user, &source.host(), &credential),
                     Whose::Administrator => Identity::administrator(&source.host()),
                 };
                 Ok(SaslStep::Done(Arc::new(identity), proof.into()))

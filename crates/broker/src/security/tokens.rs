@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::expiry::Expiries;
 use super::identity::Proof;
-use super::jwt::is_jwt;
+use super::jwt::{Claims, is_jwt};
 use super::{Identity, Security};
 use crate::logins::LoginSource;
 
@@ -43,9 +43,7 @@ impl Security {
                 if user.is_some_and(|user| *user != claims.user) {
                     return Err(wrong_token());
                 }
-                self.outdate_at(claims.expires_ms);
-                let proof = Proof::Issued(claims.expires_ms);
-                Ok(Identity::with_proof(claims.user, claims.roles, &source.host(), proof))
+                self.identity_of_claims(claims, source)
             });
             return Some(outcome);
         }
@@ -67,7 +65,26 @@ impl Security {
         if let Some(expires_ms) = token.expires_ms {
             self.outdate_at(expires_ms);
         }
-        Some(Ok(Identity::with_proof(token.user, token.roles, &source.host(), Proof::Token(text.id))))
+        let identity = self.identity_of(token.user, token.roles, &source.host());
+        Some(Ok(identity.proved_by(Proof::Token(text.id))))
+    }
+
+    /// Returns the identity of a client with a token of the issuer. Fails if the token names another tenant than the
+    /// one that its user has here.
+    fn identity_of_claims(self: &Arc<Self>, claims: Claims, source: LoginSource) -> Result<Identity> {
+        let Claims { user, roles, tenant, expires_ms } = claims;
+        let identity = self.identity_of(user, roles, &source.host());
+        let proof = Proof::Issued { expires_ms, has_tenant: tenant.is_some() };
+        let tenant = match (identity.tenant().cloned(), tenant) {
+            (Some(assigned), Some(claimed)) if assigned != claimed => {
+                let user = identity.user();
+                let message = format!("the token is for the tenant {claimed}, but user {user} has another one here");
+                return Err(Error::new(ErrorKind::Denied, message));
+            }
+            (assigned, claimed) => assigned.or(claimed),
+        };
+        self.outdate_at(expires_ms);
+        Ok(identity.proved_by(proof).within(tenant))
     }
 
     /// Returns `true` if a text has the form of a token.

@@ -407,7 +407,7 @@ impl Door {
             Some(Signer::Configured(key, _)) => match UserName::parse(key) {
                 Ok(user) => {
                     security.record_login(source, key, None);
-                    broker::Identity::new(user, roles, &from)
+                    security.identity_of(user, roles, &from)
                 }
                 Err(_) => broker::Identity::anonymous(&from),
             },

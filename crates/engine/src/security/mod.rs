@@ -1,5 +1,5 @@
-//! Authentication and authorization: users with their credentials, tokens, access keys and
-//! roles, and access control lists.
+//! Authentication and authorization: users with their credentials, tokens, access keys, roles
+//! and tenants, and access control lists.
 //!
 //! Neither passwords nor tokens are stored. A password has a [`Credential`] for each [`Mechanism`], and a token has a
 //! hash: both can verify it, and do not let anyone who reads them log in. The secret of an access key is stored sealed.
@@ -36,7 +36,7 @@ pub use scram::{
     Mechanism, wrong_password,
 };
 pub use tables::{Secrets, Tables};
-pub use tenant::TenantName;
+pub use tenant::{TenantName, Tenants};
 pub use token::{Bearer, Token, TokenHash, TokenId, TokenText, Tokens};
 pub use users::{Authenticated, User, Users, parse_plain};
 

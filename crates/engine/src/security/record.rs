@@ -14,6 +14,7 @@
 //! | a quota | 7 | kind of the subject (u8: 0 none, 1 user, 2 each user, 3 role), its name (text), |
 //! | | | kind of the client id (u8: 0 none, 1 one, 2 each), the client id (text), |
 //! | | | kind of the address (u8: 0 none, 1 one, 2 each), the address (text), kind of the quota (u8) |
+//! | the tenant of a user | 8 | user (text) |
 //!
 //! | value | version (u16) | then |
 //! |---|---|---|
@@ -26,6 +27,7 @@
 //! | an access key | 1 | user (text), account (text, empty for the default), time of creation (u64), expiry time |
 //! | | | (u64, as for a token), sealed secret (byte string) |
 //! | a token of a user's own | 2 | the fields of version 1 |
+//! | the tenant of a user | 1 | tenant (text) |
 //! | a quota | 1 | rate per second (f64, as the bits of a u64) |
 //!
 //! Times are in ms since 1970.
@@ -34,7 +36,7 @@ use bytes::BufMut;
 
 use super::{
     AccessKey, AccessKeyId, Account, Acl, Credential, Mechanism, Operation, Pattern, PatternKind, Principal,
-    QuotaEntity, QuotaKind, QuotaSubject, ResourceKind, RoleName, Token, TokenId, UserName, Which,
+    QuotaEntity, QuotaKind, QuotaSubject, ResourceKind, RoleName, TenantName, Token, TokenId, UserName, Which,
 };
 use crate::error::{Error, Result};
 use crate::fields::{Fields, put_bytes, put_text, unknown_version};
@@ -46,6 +48,7 @@ const KEY_MEMBER: u16 = 4;
 const KEY_TOKEN: u16 = 5;
 const KEY_ACCESS_KEY: u16 = 6;
 const KEY_QUOTA: u16 = 7;
+const KEY_TENANT: u16 = 8;
 const VALUE_VERSION: u16 = 1;
 /// Version of the value of a token that its user has created: a broker that does not know it refuses the record, as it
 /// would not end the token with the password.
@@ -68,6 +71,7 @@ pub enum SecurityRecord {
     Token { id: TokenId, token: Option<Token> },
     AccessKey { id: AccessKeyId, key: Option<AccessKey> },
     Quota { entity: QuotaEntity, kind: QuotaKind, value: Option<f64> },
+    Tenant { user: UserName, tenant: Option<TenantName> },
 }
 
 impl SecurityRecord {
@@ -105,6 +109,10 @@ impl SecurityRecord {
                 put_entity(&mut key, entity);
                 key.put_u8(*kind as u8);
             }
+            Self::Tenant { user, .. } => {
+                key.put_u16(KEY_TENANT);
+                put_text(&mut key, user.as_str());
+            }
         }
         key
     }
@@ -129,6 +137,7 @@ impl SecurityRecord {
             Self::Secret { value: secret, .. } => put_bytes(&mut value, secret.as_ref()?),
             Self::Token { token, .. } => put_token(&mut value, token.as_ref()?),
             Self::AccessKey { key, .. } => put_access_key(&mut value, key.as_ref()?),
+            Self::Tenant { tenant, .. } => put_text(&mut value, tenant.as_ref()?.as_str()),
             Self::Quota { value: rate, .. } => value.put_u64((*rate)?.to_bits()),
         }
         Some(value)
@@ -175,6 +184,11 @@ impl SecurityRecord {
                 let value = value.as_mut().map(|value| value.u64().map(f64::from_bits)).transpose()?;
                 value.map_or(Ok(()), |value| entity.validate_value(kind, value))?;
                 Self::Quota { entity, kind, value }
+            }
+            KEY_TENANT => {
+                let user = UserName::parse(key.text()?)?;
+                let tenant = value.as_mut().map(|value| TenantName::parse(value.text()?)).transpose()?;
+                Self::Tenant { user, tenant }
             }
             other => return Err(unknown_version("key", other)),
         };
@@ -384,6 +398,10 @@ mod tests {
                 records.push(SecurityRecord::Quota { entity: entity.clone(), kind: QuotaKind::Connections, value });
             }
         }
+        for (user, tenant) in [("ann", Some("acme")), ("bob", Some("project:shop")), ("ann", None)] {
+            let tenant = tenant.map(|tenant| TenantName::parse(tenant).expect("a name"));
+            records.push(SecurityRecord::Tenant { user: UserName::parse(user).expect("a name"), tenant });
+        }
         let secret = |name: &str, value| SecurityRecord::Secret { name: name.into(), value };
         records.extend([secret("a", Some(vec![1])), secret("b", Some(vec![2; 200])), secret("a", None)]);
         records
@@ -421,6 +439,8 @@ mod tests {
         assert_eq!(ann.keys().copied().collect::<Vec<_>>(), [Mechanism::Sha512]);
         assert_eq!(tables.acls.len(), 2);
         assert!(tables.members.is_empty());
+        let tenants: Vec<_> = tables.tenants.iter().map(|(user, tenant)| (user.as_str(), tenant.as_str())).collect();
+        assert_eq!(tenants, [("bob", "project:shop")]);
         assert_eq!(tables.tokens.iter().map(|(id, _)| id.as_bytes()[0]).collect::<Vec<_>>(), [2, 3]);
         assert_eq!(tables.access_keys.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["k_2"]);
         assert_eq!(tables.quotas.len(), 3);

@@ -1,8 +1,8 @@
-//! The tables of users, tokens, access keys, permissions and secrets.
+//! The tables of users, tokens, access keys, permissions, tenants and secrets.
 
 use std::collections::BTreeMap;
 
-use super::{AccessKeys, Acls, Members, Quotas, SecurityRecord, Token, TokenId, Tokens, UserName, Users};
+use super::{AccessKeys, Acls, Members, Quotas, SecurityRecord, Tenants, Token, TokenId, Tokens, UserName, Users};
 
 /// Secrets of the broker by name.
 pub type Secrets = BTreeMap<String, Vec<u8>>;
@@ -15,6 +15,7 @@ pub struct Tables {
     pub access_keys: AccessKeys,
     pub acls: Acls,
     pub members: Members,
+    pub tenants: Tenants,
     pub secrets: Secrets,
     pub quotas: Quotas,
 }
@@ -28,6 +29,7 @@ impl Tables {
             access_keys: AccessKeys::default(),
             acls: Acls::default(),
             members: Members::default(),
+            tenants: Tenants::default(),
             secrets: Secrets::new(),
             quotas: Quotas::default(),
         }
@@ -57,6 +59,8 @@ impl Tables {
             SecurityRecord::Acl { acl, is_present: false } => self.acls.remove(&acl),
             SecurityRecord::Member { user, role, is_present: true } => self.members.insert(user, role),
             SecurityRecord::Member { user, role, is_present: false } => self.members.remove(&user, &role),
+            SecurityRecord::Tenant { user, tenant: Some(tenant) } => self.tenants.insert(user, tenant),
+            SecurityRecord::Tenant { user, tenant: None } => self.tenants.remove(&user),
             SecurityRecord::Quota { entity, kind, value: Some(value) } => self.quotas.set(entity, kind, value),
             SecurityRecord::Quota { entity, kind, value: None } => self.quotas.remove(&entity, kind),
             SecurityRecord::Secret { name, value: Some(value) } => drop(self.secrets.insert(name, value)),

@@ -4,13 +4,15 @@
 //! broker for a client of the tenant `acme`. The broker's decision about permissions refuses such a client every name
 //! that does not have the prefix, so that a door that adds none shows nothing of another tenant.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use super::UserName;
 use crate::error::{Error, Result};
 use crate::ids::is_inbox;
-use crate::limits::TENANT_NAME_BYTES_MAX;
+use crate::limits::{TENANT_NAME_BYTES_MAX, TENANT_USERS_MAX};
 
 /// Beginning of the name of a tenant that is a Google project.
 const PROJECT: &str = "project:";
@@ -107,6 +109,48 @@ impl fmt::Debug for TenantName {
     }
 }
 
+/// Tenants of users. A user who is not listed has none, and is limited by no prefix.
+#[derive(Clone, Debug, Default)]
+pub struct Tenants(BTreeMap<UserName, TenantName>);
+
+impl Tenants {
+    /// Checks that there is room for the tenant of one more user.
+    pub fn check_room(&self, user: &UserName) -> Result<()> {
+        if self.0.len() >= TENANT_USERS_MAX && !self.0.contains_key(user) {
+            return Err(Error::busy(format!(
+                "limit of users with a tenant reached ({TENANT_USERS_MAX}): unassign one first, see thalweg tenant list"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Returns the tenant of a user.
+    pub fn of_user(&self, user: &str) -> Option<&TenantName> {
+        self.0.get(user)
+    }
+
+    /// Returns users with their tenants, in the order of the users' names.
+    pub fn iter(&self) -> impl Iterator<Item = (&UserName, &TenantName)> {
+        self.0.iter()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn insert(&mut self, user: UserName, tenant: TenantName) {
+        self.0.insert(user, tenant);
+    }
+
+    pub(super) fn remove(&mut self, user: &UserName) {
+        self.0.remove(user);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,6 +207,21 @@ mod tests {
             assert_eq!(acme.outer(other), None, "{other}");
             assert_eq!(acme.owns(other), other == "acme.", "{other}");
         }
+    }
+
+    #[test]
+    fn a_full_table_takes_no_other_user() {
+        let mut tenants = Tenants::default();
+        let user = |number: usize| UserName::parse(&format!("u{number}")).expect("a name");
+        for number in 0..TENANT_USERS_MAX {
+            assert!(tenants.check_room(&user(number)).is_ok());
+            tenants.insert(user(number), tenant("acme"));
+        }
+        let refused = tenants.check_room(&user(TENANT_USERS_MAX)).expect_err("full");
+        assert_eq!(refused.kind, crate::ErrorKind::Busy);
+        assert!(tenants.check_room(&user(0)).is_ok(), "it replaces the one before");
+        tenants.remove(&user(0));
+        assert!(tenants.of_user("u0").is_none() && tenants.check_room(&user(TENANT_USERS_MAX)).is_ok());
     }
 
     #[test]

@@ -173,6 +173,7 @@ pub const KEYS: &[Key] = &[
     key("oidc_user_claim", Broker, Kind::Text, "sub", "Claim of a token with the name of the user"),
     key("oidc_roles_claim", Broker, Kind::Text, "groups", "Claim of a token whose values oidc_roles maps to roles"),
     key("oidc_roles", Broker, Kind::Text, "", "Roles of tokens, VALUE=ROLE, comma-separated, for values of oidc_roles_claim"),
+    key("oidc_tenant_claim", Broker, Kind::Text, "", "Claim of a token with the tenant of its client; by default tokens name none"),
     key("oidc_clock_skew_s", Broker, Kind::Time { unit: TimeUnit::Seconds, min: 0, max: 300 }, "60", "Maximum difference between the clocks of oidc_issuer and the broker"),
     key("insecure", Broker, Kind::Bool, "false", "Allow other machines to connect without TLS, or with a generated certificate"),
     key("auth", Broker, Kind::Choice(&AUTH), "off", "Require a login at every door"),

@@ -329,6 +329,7 @@ impl Config {
             user_claim: self.text("oidc_user_claim").to_owned(),
             roles_claim: self.text("oidc_roles_claim").to_owned(),
             roles: self.list("oidc_roles").map(role).collect::<Result<_>>()?,
+            tenant_claim: Some(self.text("oidc_tenant_claim")).filter(|claim| !claim.is_empty()).map(str::to_owned),
             clock_skew: Duration::from_secs(self.count("oidc_clock_skew_s")),
         };
         Ok(Some((issuer, source)))

@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use broker::Identity;
 use engine::limits::USER_NAME_BYTES_MAX;
 use engine::security::{Acl, AclFilter, Operation, Principal, Resource, UserName};
 use engine::{Error, ErrorKind};
@@ -201,7 +200,7 @@ fn dry_run(door: &Door, session: &Session, rest: &[&[u8]]) -> Reply<Answer, Late
             return Err(wrong_arity(command.name));
         }
         command.check_part(&args)?;
-        let identity = Identity::new(users.user(&name)?, [], &host);
+        let identity = users.door.broker.security.identity_of(users.user(&name)?, [], &host);
         match users.door.would_refuse(&identity, &client, database, command, &args) {
             None => writer.ok(),
             Some(why) => writer.bulk(&why),
