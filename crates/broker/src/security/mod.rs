@@ -29,7 +29,7 @@ use bytes::Bytes;
 use engine::limits::{SECRET_BYTES_MAX, SECRETS_MAX};
 use engine::security::{
     ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Resource, ResourceKind, RoleName,
-    SECURITY_TOPIC, SecurityRecord, Tables, UserName, Users, wrong_password,
+    SECURITY_TOPIC, SecurityRecord, Tables, TenantName, UserName, Users, wrong_password,
 };
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use futures_util::FutureExt;
@@ -435,24 +435,29 @@ impl Security {
         if self.allows(identity, operation, resource) {
             return Ok(());
         }
+        let outside = identity.tenant().filter(|tenant| !resource.is_within(tenant));
         if resource.kind == ResourceKind::Cluster {
-            return Err(self.denied(identity, format_args!("{} the cluster", operation.name())));
+            return Err(self.denied(identity, format_args!("{} the cluster", operation.name()), outside));
         }
         let name = String::from_utf8_lossy(resource.name);
-        Err(self.denied(identity, format_args!("{} {} {name}", operation.name(), resource.kind.name())))
+        Err(self.denied(identity, format_args!("{} {} {name}", operation.name(), resource.kind.name()), outside))
     }
 
-    /// Returns `true` if a client may perform an operation on a resource. A refusal is not counted.
+    /// Returns `true` if a client may perform an operation on a resource. A refusal is not counted. For a client of a
+    /// tenant, nothing else than this allows anything on a resource of another: neither an entry, a role or being a
+    /// super user, nor that access control is off.
     pub fn allows(&self, identity: &Identity, operation: Operation, resource: &Resource<'_>) -> bool {
-        self.is_authorizing && self.permissions.allow(identity, operation, resource) || self.is_unlimited(identity)
+        identity.tenant().is_none_or(|tenant| resource.is_within(tenant))
+            && (self.is_authorizing && self.permissions.allow(identity, operation, resource)
+                || self.has_all_permissions(identity))
     }
 
     /// Checks that a client may perform an operation on any resource of a kind.
     pub fn authorize_any(&self, identity: &Identity, operation: Operation, kind: ResourceKind) -> Result<()> {
-        if self.is_unlimited(identity) || self.permissions.allow_any(identity, operation, kind) {
+        if self.has_all_permissions(identity) || self.permissions.allow_any(identity, operation, kind) {
             return Ok(());
         }
-        Err(self.denied(identity, format_args!("{} any {}", operation.name(), kind.name())))
+        Err(self.denied(identity, format_args!("{} any {}", operation.name(), kind.name()), None))
     }
 
     /// Returns the permit of a client's subscription. `may_read` decides about each name; its last argument is `true`
@@ -478,11 +483,15 @@ impl Security {
         self.is_authorizing
     }
 
-    /// Returns `true` if access control does not limit the client.
+    /// Returns `true` if neither access control nor a tenant limits the client.
     pub fn is_unlimited(&self, identity: &Identity) -> bool {
-        let is_unlimited =
-            !self.is_authorizing || identity.is_administrator() || self.super_users.contains(identity.user());
-        is_unlimited && self.is_valid(identity)
+        identity.tenant().is_none() && self.has_all_permissions(identity)
+    }
+
+    /// Returns `true` if access control does not limit the client. Its tenant may.
+    fn has_all_permissions(&self, identity: &Identity) -> bool {
+        let has_all = !self.is_authorizing || identity.is_administrator() || self.super_users.contains(identity.user());
+        has_all && self.is_valid(identity)
     }
 
     /// Returns `true` if no refusal was logged in this second.
@@ -491,9 +500,18 @@ impl Security {
         self.refusal_logged_s.swap(now_s, Ordering::Relaxed) != now_s
     }
 
-    fn denied(&self, identity: &Identity, what: fmt::Arguments<'_>) -> Error {
+    /// Counts and records a refusal, and returns its error. `outside` is the tenant of the client if that refuses it.
+    fn denied(&self, identity: &Identity, what: fmt::Arguments<'_>, outside: Option<&TenantName>) -> Error {
         self.counts.denied.add(1);
-        let message = format!("User:{} may not {what}; see thalweg acl", identity.user());
+        let user = identity.user();
+        let message = match outside {
+            None => format!("User:{user} may not {what}; see thalweg acl"),
+            Some(tenant) => format!(
+                "User:{user} may not {what}: clients of the tenant {tenant} use names that begin with {}, and nothing \
+                 of the whole broker; see thalweg tenant",
+                tenant.prefix()
+            ),
+        };
         if self.may_log_refusal() {
             tracing::info!(host = identity.host(), "denied a request: {message}");
         }

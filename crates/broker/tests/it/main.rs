@@ -16,4 +16,5 @@ mod lanes;
 mod limits;
 mod old_directory;
 mod security;
+mod tenants;
 mod topics;

@@ -1,5 +1,6 @@
 //! Resources and operations on them: what an access control entry is about.
 
+use super::TenantName;
 use crate::error::{Error, Result};
 use crate::glob;
 use crate::ids::is_internal;
@@ -170,6 +171,13 @@ impl<'a> Resource<'a> {
 
     pub fn queue(name: &'a str) -> Self {
         Self::new(ResourceKind::Queue, name)
+    }
+
+    /// Returns `true` if clients of a tenant may use the resource, or all resources with its prefix, as far as their
+    /// permissions allow: if each name is the tenant's. The cluster is that of all tenants, so what is allowed on it,
+    /// such as to create any topic or to list users, is not theirs.
+    pub fn is_within(&self, tenant: &TenantName) -> bool {
+        self.kind != ResourceKind::Cluster && tenant.owns(self.name)
     }
 
     /// Returns `true` for a topic in which the broker keeps state. An entry that allows has to name it literally, so

@@ -153,7 +153,11 @@ impl Tenants {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::*;
+    use crate::security::{Resource, ResourceKind};
 
     fn tenant(name: &str) -> TenantName {
         TenantName::parse(name).expect(name)
@@ -222,6 +226,29 @@ mod tests {
         assert!(tenants.check_room(&user(0)).is_ok(), "it replaces the one before");
         tenants.remove(&user(0));
         assert!(tenants.of_user("u0").is_none() && tenants.check_room(&user(TENANT_USERS_MAX)).is_ok());
+    }
+
+    proptest! {
+        /// Compares with a rule that knows no prefixes: the first parts of the name are those of the tenant.
+        #[test]
+        fn a_resource_is_within_a_tenant_if_its_first_parts_name_it(
+            tenant in "(project:)?(a|b|aa|a-|A|project)",
+            kind in select(ResourceKind::ALL),
+            name in "(_project\\.)?(a|b|aa|a-|A|project|_queues)?[./]?(a|b|aa|\\*|_offsets)?[./]?[ab]{0,2}",
+            is_prefix in any::<bool>(),
+        ) {
+            let tenant = TenantName::parse(&tenant).expect("a name");
+            let resource = if is_prefix { Resource::all(kind, &name) } else { Resource::new(kind, &name) };
+            let wanted: Vec<&str> = match tenant.as_str().split_once(':') {
+                Some((_, id)) => vec!["_project", id],
+                None => vec![tenant.as_str()],
+            };
+            let parts: Vec<&str> = name.split('.').collect();
+            let is_theirs = parts.len() > wanted.len() && parts.starts_with(&wanted);
+            prop_assert_eq!(resource.is_within(&tenant), is_theirs && kind != ResourceKind::Cluster);
+            let outer = tenant.outer(&name).map(|outer| tenant.inner(outer));
+            prop_assert!(outer.is_none() || outer == Some(name));
+        }
     }
 
     #[test]
