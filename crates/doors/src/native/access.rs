@@ -9,7 +9,7 @@ use wire::security::SecurityRequest;
 use wire::{CacheRequest, GroupRequest, QueueRequest, Request};
 
 /// Setting of a queue with the topic to which its failed messages are published.
-const DEAD_LETTER: &str = "dead_letter";
+pub(super) const DEAD_LETTER: &str = "dead_letter";
 
 /// Checks that a client may send a request, except for one about queues: see [`check_queue`]. Each partition that a
 /// subscription joins is checked when it does.
@@ -169,7 +169,7 @@ fn check_cache(broker: &Broker, identity: &Identity, request: &CacheRequest) -> 
     match request {
         CacheRequest::Create { cache, .. } => of_name(Operation::Create, cache),
         // Opening gives no data, but creates a cache that is missing.
-        CacheRequest::Open { cache } if broker.caches.describe(cache).is_ok() => Ok(()),
+        CacheRequest::Open { cache } if is_own(identity, cache) && broker.caches.describe(cache).is_ok() => Ok(()),
         CacheRequest::Open { cache } => of_name(Operation::Create, cache),
         CacheRequest::Delete { cache } => of_name(Operation::Delete, cache),
         CacheRequest::Describe { cache } => of_name(Operation::Describe, cache),
@@ -190,6 +190,11 @@ fn check_cache(broker: &Broker, identity: &Identity, request: &CacheRequest) -> 
         }
         CacheRequest::Flush { cache } => of_prefix(Operation::Delete, cache, b""),
     }
+}
+
+/// Returns `false` for the name of another tenant than the client's.
+fn is_own(identity: &Identity, name: &str) -> bool {
+    identity.tenant().is_none_or(|tenant| tenant.owns(name))
 }
 
 /// Returns `true` if a subscription of a client may read a topic. An inbox has a name that cannot be guessed.

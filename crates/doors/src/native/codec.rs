@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use broker::{Door, Doors, Held, SourceStart};
 use bytes::{Bytes, BytesMut};
+use engine::security::TenantName;
 use engine::{Acks, Delivery, DraftBatch, Error, ErrorKind, PartitionId, Result, SourceId, TopicName};
 use net::service::{Decoded, Fault, FaultKind, Input, Order, Out, Peer, Protocol};
 use wire::frame::{BODY_BYTES_BEFORE_HELLO_MAX, BODY_BYTES_MAX, HEADER_BYTES};
@@ -149,14 +150,16 @@ pub(super) struct DeliveryEncoder {
     subscription: u32,
     /// `true` if each delivery names its topic, as only the deliveries of pattern subscriptions do.
     names_topics: bool,
+    /// Tenant of the subscriber, whose prefix the topics lose.
+    tenant: Option<TenantName>,
     /// Topic and partition of each source, filled on the first delivery from that source.
     sources: Vec<Option<(TopicName, PartitionId)>>,
     buf: BytesMut,
 }
 
 impl DeliveryEncoder {
-    pub(super) fn new(subscription: u32, names_topics: bool) -> Self {
-        Self { subscription, names_topics, sources: Vec::new(), buf: BytesMut::new() }
+    pub(super) fn new(subscription: u32, names_topics: bool, tenant: Option<TenantName>) -> Self {
+        Self { subscription, names_topics, tenant, sources: Vec::new(), buf: BytesMut::new() }
     }
 
     /// Encodes and removes all `deliveries` and appends the bytes to `chunks`.
@@ -173,7 +176,8 @@ impl DeliveryEncoder {
                 self.sources.resize(at + 1, None);
             }
             let (topic, partition) = self.sources[at].get_or_insert_with(|| source_of(source));
-            let topic = if self.names_topics { topic.as_str() } else { "" };
+            let outer = || self.tenant.as_ref().and_then(|tenant| tenant.outer(topic.as_str()));
+            let topic = if self.names_topics { outer().unwrap_or(topic.as_str()) } else { "" };
             match delivery {
                 Delivery::Batch { batch, .. } => {
                     put_deliver_head(&mut self.buf, self.subscription, *partition, topic, batch.len());

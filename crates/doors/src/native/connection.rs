@@ -26,7 +26,7 @@ use super::codec::{self, Answer, DeliveryEncoder, NativeProtocol};
 use super::errors::{self, Verdict};
 use super::login::{self, Login};
 use super::room::Room;
-use super::{access, caches, map, queues};
+use super::{access, caches, map, queues, tenants};
 use crate::throttle;
 
 /// Maximum number of partitions in the response to a subscribe: at least all partitions of one topic.
@@ -127,15 +127,22 @@ impl Handler<NativeProtocol> for NativeHandler {
             let hello = request.and_then(|request| self.hello(stream, request));
             return hello.unwrap_or_else(|error| Reply::Last(Answer::LastWords(error)));
         }
-        request.and_then(|request| self.admit(stream, request)).unwrap_or_else(|error| {
-            match errors::of_request(&error) {
-                Verdict::Answer => Reply::Now(Answer::Response(Response::Error(error))),
-                Verdict::Close => Reply::Last(Answer::LastWords(error)),
-            }
+        let admitted = request.and_then(|mut request| {
+            let tenant = tenants::enter(&stream.connection.login.current(), &mut request);
+            let reply = self.admit(stream, request)?;
+            Ok(match tenant {
+                Some(tenant) => tenants::leave(tenant, reply),
+                None => reply,
+            })
+        });
+        admitted.unwrap_or_else(|error| match errors::of_request(&error) {
+            Verdict::Answer => Reply::Now(Answer::Response(Response::Error(error))),
+            Verdict::Close => Reply::Last(Answer::LastWords(error)),
         })
     }
 
-    fn accept_one_way(&self, stream: &mut Stream, message: Request) -> Option<Held> {
+    fn accept_one_way(&self, stream: &mut Stream, mut message: Request) -> Option<Held> {
+        tenants::enter(&stream.connection.login.current(), &mut message);
         self.accept(stream, message)
     }
 
@@ -246,7 +253,8 @@ impl NativeHandler {
                 reader.upgrade().is_some_and(|broker| access::may_read(&broker, identity, topic))
             });
         let names_topics = matches!(request.pattern, engine::Pattern::Wildcard(_));
-        let encoder = move || DeliveryEncoder::new(id, names_topics);
+        let tenant = stream.connection.login.current().tenant().cloned();
+        let encoder = move || DeliveryEncoder::new(id, names_topics, tenant.clone());
         let broker = self.broker.clone();
         let outbox = stream.outbox.clone();
         let quic = peer.quic.clone();

@@ -11,6 +11,7 @@ mod map;
 mod queues;
 mod room;
 mod security;
+mod tenants;
 
 use crate::{Opened, Opening};
 use futures_util::future::BoxFuture;
