@@ -452,6 +452,14 @@ impl Security {
                 || self.has_all_permissions(identity))
     }
 
+    /// Returns `true` if entries or roles allow a client to perform an operation on a resource: not being a super user,
+    /// nor that access control is off.
+    pub fn allows_by_entry(&self, identity: &Identity, operation: Operation, resource: &Resource<'_>) -> bool {
+        identity.tenant().is_none_or(|tenant| resource.is_within(tenant))
+            && self.is_authorizing
+            && self.permissions.allow(identity, operation, resource)
+    }
+
     /// Checks that a client may perform an operation on any resource of a kind.
     pub fn authorize_any(&self, identity: &Identity, operation: Operation, kind: ResourceKind) -> Result<()> {
         if self.has_all_permissions(identity) || self.permissions.allow_any(identity, operation, kind) {

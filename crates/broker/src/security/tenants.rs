@@ -5,7 +5,7 @@ use std::sync::Arc;
 use engine::security::{SecurityRecord, TenantName, UserName};
 use engine::{Error, Result};
 
-use super::Security;
+use super::{Identity, Security};
 
 impl Security {
     /// Returns users with their tenants, in the order of the users' names.
@@ -13,6 +13,17 @@ impl Security {
         self.open().await?;
         let tables = self.permissions.read();
         Ok(tables.tenants.iter().map(|(user, tenant)| (user.clone(), tenant.clone())).collect())
+    }
+
+    /// Returns the tenant of a user.
+    pub fn tenant_of(&self, user: &str) -> Option<TenantName> {
+        self.permissions.read().tenants.of_user(user).cloned()
+    }
+
+    /// Returns the error of a client of a tenant for a list of what is not the tenant's. It is counted and recorded as
+    /// a refusal.
+    pub fn refuse(&self, identity: &Identity, what: &str) -> Error {
+        self.denied(identity, format_args!("{what}"), identity.tenant())
     }
 
     /// Puts a user into a tenant, also one that has been in another. The connections of the user end, as with a

@@ -53,7 +53,7 @@ impl Sqs {
     pub(super) async fn authorize(&self, context: &RequestContext<'_>, request: &Request<'_>) -> Result<()> {
         let security = &self.broker.security;
         let identity = &context.identity;
-        if security.is_unlimited(identity) && !self.is_confined(context) {
+        if security.is_unlimited(identity) && !context.is_bound {
             return Ok(());
         }
         match needs(request.action()) {
@@ -61,7 +61,11 @@ impl Sqs {
             Needs::Cluster(operation) => {
                 if let Request::CancelMessageMoveTask(request) = request {
                     let source = request.task_handle.as_ref().and_then(|handle| moves::source_of(handle.as_str()));
-                    self.check_account(context, source.as_ref())?;
+                    // The cluster is no tenant's, but the task is one of this queue.
+                    if identity.tenant().is_some() {
+                        return self.authorize_place(context, operation, source).await;
+                    }
+                    self.check_account(context, operation, source.as_ref())?;
                 }
                 Ok(security.authorize(identity, operation, &Resource::CLUSTER)?)
             }
@@ -91,9 +95,10 @@ impl Sqs {
                     return self.authorize_place(context, operation, source).await;
                 }
                 let to = to.as_ref().map(Text::as_str).filter(|arn| !arn.is_empty()).and_then(Place::of_arn);
-                self.check_account(context, source.as_ref())?;
-                self.check_account(context, to.as_ref())?;
-                let known_as = |place: Place| place.known_as(&self.default);
+                self.check_account(context, Operation::Alter, source.as_ref())?;
+                self.check_account(context, Operation::Read, source.as_ref())?;
+                self.check_account(context, Operation::Write, to.as_ref())?;
+                let known_as = |place: Place| self.names(context).inner(&place);
                 // The action itself refuses a source that names no queue.
                 let Some(source) = source.map(known_as) else { return Ok(()) };
                 let to = to.map(known_as);
@@ -110,30 +115,36 @@ impl Sqs {
         place: Option<Place>,
     ) -> Result<()> {
         let Some(place) = place else { return Ok(()) };
-        self.check_account(context, Some(&place))?;
-        Ok(self.broker.authorize_queue(&context.identity, operation, &place.known_as(&self.default)).await?)
+        self.check_account(context, operation, Some(&place))?;
+        let known_as = self.names(context).inner(&place);
+        Ok(self.broker.authorize_queue(&context.identity, operation, &known_as).await?)
     }
 
-    /// Returns `true` if a client may use the queues of its own account only. Access control entries name queues of all
-    /// accounts, so they decide if they are effective.
-    fn is_confined(&self, context: &RequestContext<'_>) -> bool {
-        context.is_bound && !self.broker.security.is_authorizing()
-    }
-
-    /// Refuses a queue of another account to a client that is confined to its own.
-    pub(super) fn check_account(&self, context: &RequestContext<'_>, place: Option<&Place>) -> Result<()> {
+    /// Checks an operation on a queue of another account by a client that has proved that it acts for its own. Only an
+    /// entry with exactly the name of the queue allows it, as that of a policy of the other account: roles and entries
+    /// for many queues, which are meant for those of the client's account, do not, nor does being a super user.
+    pub(super) fn check_account(
+        &self,
+        context: &RequestContext<'_>,
+        operation: Operation,
+        place: Option<&Place>,
+    ) -> Result<()> {
         let own = &context.home.account;
-        match place {
-            Some(Place { home, name }) if home.account != *own && self.is_confined(context) => {
-                let account = &home.account;
-                let message = format!(
-                    "The access key of account {own} does not give access to {name} of account {account}: use a key of \
-                     that account, or set authorization = true and permit it with thalweg acl."
-                );
-                Err(Failure::new(&ACCESS_DENIED, message))
-            }
-            _ => Ok(()),
+        let Some(place) = place.filter(|place| context.is_bound && place.home.account != *own) else { return Ok(()) };
+        let known_as = self.names(context).inner(place);
+        let resource = Resource::queue(&known_as).by_name();
+        if self.broker.security.allows_by_entry(&context.identity, operation, &resource) {
+            return Ok(());
         }
+        let Place { home, name } = place;
+        let account = &home.account;
+        let message = format!(
+            "The access key of account {own} does not give access to {name} of account {account}: use a key of that \
+             account, or set authorization = true and permit {} on this queue, by its policy or by thalweg acl for the \
+             queue {known_as}.",
+            operation.name()
+        );
+        Err(Failure::new(&ACCESS_DENIED, message))
     }
 }
 

@@ -88,7 +88,12 @@ impl Home {
 
     /// Returns the prefix of the names of its queues at other doors.
     pub fn prefix(&self, default: &Self) -> String {
-        if self == default { String::new() } else { format!("{}.{}.", self.account, self.region) }
+        if self == default { String::new() } else { self.full_prefix() }
+    }
+
+    /// Returns the prefix that the names of its queues have unless it is the default.
+    pub fn full_prefix(&self) -> String {
+        format!("{}.{}.", self.account, self.region)
     }
 }
 
@@ -169,22 +174,22 @@ impl Place {
         }
     }
 
-    /// Returns the name at other doors.
-    pub fn known_as(&self, default: &Home) -> String {
-        format!("{}{}", self.home.prefix(default), self.name)
-    }
-
     /// Returns the queue that has this name at other doors; `None` if SQS cannot name it.
     pub fn of_known(name: &str, default: &Home) -> Option<Self> {
         if is_name(name) {
             return Some(Self::new(default, name));
         }
+        Self::of_full(name).filter(|place| place.home != *default)
+    }
+
+    /// Returns the queue of a name with an account and a region.
+    pub fn of_full(name: &str) -> Option<Self> {
         let mut parts = name.splitn(3, '.');
         let account = parts.next()?;
         let region = parts.next()?;
         let name = parts.next()?;
         let home = Home { account: account.to_owned(), region: region.to_owned() };
-        (is_account(account) && is_region(region) && is_name(name) && home != *default).then(|| Self::new(&home, name))
+        (is_account(account) && is_region(region) && is_name(name)).then(|| Self::new(&home, name))
     }
 
     pub fn is_fifo(&self) -> bool {
@@ -254,9 +259,10 @@ mod tests {
             let place = Place::new(&home, "q_1");
             assert_eq!(Place::parse_url(&place.url("http://h:1", &here), &here), Some(place.clone()));
             assert_eq!(Place::of_arn(&place.arn()), Some(place.clone()));
-            assert_eq!(Place::of_known(&place.known_as(&here), &here), Some(place));
+            let known_as = format!("{}{}", home.prefix(&here), place.name);
+            assert_eq!(Place::of_known(&known_as, &here), Some(place));
         }
-        assert_eq!(Place::new(&here, "q").known_as(&here), "q");
+        assert_eq!((here.prefix(&here).as_str(), here.full_prefix().as_str()), ("", "000000000000.us-east-1."));
         assert_eq!(Place::new(&here, "q").arn(), "arn:aws:sqs:us-east-1:000000000000:q");
         for other in ["a.b", "_inbox.x", "000000000000.us-east-1.q", "1.us-east-1.q", "123456789012.us-east-1.a.b"] {
             assert_eq!(Place::of_known(other, &here), None, "{other}");

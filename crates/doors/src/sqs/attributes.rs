@@ -6,8 +6,9 @@ use engine::TopicName;
 use engine::queue::{DedupRule, Order, QueueDefinition, QueueSettings};
 use serde_json::{Map, Value};
 
-use super::address::{Home, Place};
+use super::address::Place;
 use super::errors::{Failure, INVALID_ATTRIBUTE_NAME, Result};
+use super::names::Names;
 
 /// Prefix of the notes of this door.
 const NOTE: &str = "sqs.";
@@ -120,11 +121,11 @@ impl Attributes {
     pub fn apply<'t>(
         &mut self,
         place: &Place,
-        default: &Home,
+        names: Names<'_>,
         given: impl IntoIterator<Item = (&'t str, &'t str)>,
     ) -> Result<()> {
         for (name, value) in given {
-            self.set(place, default, name, value)?;
+            self.set(place, names, name, value)?;
         }
         if self.note(THROUGHPUT) == Some(PER_GROUP) && self.settings.dedup != DedupRule::Group {
             let reason = "perMessageGroupId is allowed only when the value for DeduplicationScope is messageGroup.";
@@ -133,7 +134,7 @@ impl Attributes {
         Ok(())
     }
 
-    fn set(&mut self, place: &Place, default: &Home, name: &str, value: &str) -> Result<()> {
+    fn set(&mut self, place: &Place, names: Names<'_>, name: &str, value: &str) -> Result<()> {
         let only_fifo = || {
             if place.is_fifo() {
                 Ok(())
@@ -168,7 +169,7 @@ impl Attributes {
                 }
                 self.set_note(name, value);
             }
-            "RedrivePolicy" => self.set_redrive(place, default, value)?,
+            "RedrivePolicy" => self.set_redrive(place, names, value)?,
             "RedriveAllowPolicy" => {
                 if !value.is_empty() {
                     parse_redrive_allow(value)?;
@@ -204,7 +205,7 @@ impl Attributes {
         Ok(())
     }
 
-    fn set_redrive(&mut self, place: &Place, default: &Home, value: &str) -> Result<()> {
+    fn set_redrive(&mut self, place: &Place, names: Names<'_>, value: &str) -> Result<()> {
         if value.is_empty() {
             self.settings.dead_letter = None;
             self.settings.attempts_max = 0;
@@ -242,13 +243,13 @@ impl Attributes {
         if target.home != place.home {
             return Err(invalid("Dead-letter target owner should be same as the source.".into()));
         }
-        self.settings.dead_letter = Some(TopicName::parse(&target.known_as(default))?);
+        self.settings.dead_letter = Some(TopicName::parse(&names.inner(&target))?);
         self.settings.attempts_max = receives as u32;
         Ok(())
     }
 
     /// Returns an attribute by name if the queue has it, except for those that change by themselves.
-    pub fn get(&self, name: &str, place: &Place, default: &Home) -> Option<String> {
+    pub fn get(&self, name: &str, place: &Place, names: Names<'_>) -> Option<String> {
         let settings = &self.settings;
         let fifo = |value: &str| place.is_fifo().then(|| value.to_owned());
         Some(match name {
@@ -260,7 +261,7 @@ impl Attributes {
             "QueueArn" => place.arn(),
             "SqsManagedSseEnabled" => self.note(name).unwrap_or("true").to_owned(),
             "RedrivePolicy" => {
-                let target = Place::of_known(settings.dead_letter.as_ref()?.as_str(), default)?;
+                let target = names.outer(settings.dead_letter.as_ref()?.as_str())?;
                 let arn = target.arn();
                 format!(r#"{{"deadLetterTargetArn":"{arn}","maxReceiveCount":{}}}"#, settings.attempts_max)
             }
@@ -377,6 +378,7 @@ fn flag(name: &str, value: &str) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::address::Home;
     use super::*;
 
     fn here() -> Home {
@@ -386,7 +388,7 @@ mod tests {
     fn set(name: &str, given: &[(&str, &str)]) -> Result<Attributes> {
         let place = Place::new(&here(), name);
         let mut attributes = Attributes::new(place.is_fifo());
-        attributes.apply(&place, &here(), given.iter().copied())?;
+        attributes.apply(&place, Names { default: &here(), tenant: None }, given.iter().copied())?;
         Ok(attributes)
     }
 
@@ -416,13 +418,17 @@ mod tests {
             [("ContentBasedDeduplication", "true"), ("DeduplicationScope", "messageGroup"), (THROUGHPUT, PER_GROUP)];
         for (queue, given) in [("q", &given[..]), ("q.fifo", &fifo)] {
             let place = Place::new(&here(), queue);
+            let home = here();
+            let names = Names { default: &home, tenant: None };
             let attributes = set(queue, given).expect("valid");
             for (name, value) in given {
-                assert_eq!(attributes.get(name, &place, &here()).as_deref(), Some(*value), "{name}");
+                assert_eq!(attributes.get(name, &place, names).as_deref(), Some(*value), "{name}");
             }
             attributes.settings.validate().expect("valid for every door");
         }
         let place = Place::new(&here(), "q");
+        let home = here();
+        let names = Names { default: &home, tenant: None };
         let mut attributes = set("q", &given).expect("valid");
         let back = [
             ("Policy", ""),
@@ -431,9 +437,9 @@ mod tests {
             ("KmsMasterKeyId", ""),
             (KEY_REUSE, "300"),
         ];
-        attributes.apply(&place, &here(), back).expect("valid");
+        attributes.apply(&place, Names { default: &here(), tenant: None }, back).expect("valid");
         for (name, _) in back {
-            assert_eq!(attributes.get(name, &place, &here()), None, "{name}");
+            assert_eq!(attributes.get(name, &place, names), None, "{name}");
         }
     }
 

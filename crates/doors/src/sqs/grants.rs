@@ -79,7 +79,7 @@ impl Sqs {
         if !self.broker.is_authorizing() {
             return Ok(Grants::default());
         }
-        let known_as = place.known_as(&self.default);
+        let known_as = self.names(context).inner(place);
         let queue = self.policied(place, &known_as);
         // A policy that was written without authorization may say anything, and has no entries.
         let before = before.and_then(|policy| queue.entries(policy).ok()).unwrap_or_default();
@@ -102,12 +102,12 @@ impl Sqs {
     }
 
     /// Undoes a change of entries.
-    pub(super) async fn take_back(&self, place: &Place, grants: Grants) -> Result<()> {
+    pub(super) async fn take_back(&self, context: &RequestContext<'_>, place: &Place, grants: Grants) -> Result<()> {
         let Grants { fresh, gone } = grants.reversed();
         if fresh.is_empty() && gone.is_empty() {
             return Ok(());
         }
-        let known_as = place.known_as(&self.default);
+        let known_as = self.names(context).inner(place);
         let filter = AclFilter::of_pattern(self.policied(place, &known_as).pattern());
         Ok(self.broker.security.replace_acls(filter, |entries| Ok((&(entries - &gone) | &fresh, ()))).await?)
     }
@@ -178,7 +178,7 @@ impl Sqs {
         };
         let altered = self.alter(found, put).await;
         if altered.is_err() {
-            self.take_back(&found.place, grants).await?;
+            self.take_back(context, &found.place, grants).await?;
         }
         altered
     }

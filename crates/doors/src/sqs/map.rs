@@ -17,6 +17,7 @@ use super::check::{self, Rules};
 use super::codec::Answer;
 use super::errors::{Failure, INVALID_ADDRESS, Result};
 use super::model::{List, Request, SendEntry, Text, required_text};
+use super::names::Names;
 use super::sigv4::Auth;
 
 /// Maximum number of recently deleted or purged queues whose names are remembered.
@@ -205,11 +206,11 @@ impl Sqs {
         let url = required_text("QueueUrl", queue_url)?;
         let place = Place::parse(url, &context.home)?;
         self.expect_own_host(context, url)?;
-        self.find_place(place).await
+        self.find_place(context, place).await
     }
 
-    pub async fn find_place(&self, place: Place) -> Result<Found> {
-        let definition = self.broker.queues.get(&place.known_as(&self.default)).await?;
+    pub async fn find_place(&self, context: &RequestContext<'_>, place: Place) -> Result<Found> {
+        let definition = self.broker.queues.get(&self.names(context).inner(&place)).await?;
         Ok(Found { place, definition })
     }
 
@@ -246,8 +247,8 @@ impl Sqs {
             Request::AddPermission(request) => self.add_permission(context, request).await,
             Request::RemovePermission(request) => self.remove_permission(context, request).await,
             Request::StartMessageMoveTask(request) => self.start_move(context, request).await,
-            Request::CancelMessageMoveTask(request) => self.cancel_move(request).await,
-            Request::ListMessageMoveTasks(request) => self.list_moves(request).await,
+            Request::CancelMessageMoveTask(request) => self.cancel_move(context, request).await,
+            Request::ListMessageMoveTasks(request) => self.list_moves(context, request).await,
             Request::SendMessage(_)
             | Request::SendMessageBatch(_)
             | Request::ReceiveMessage(_)
@@ -285,7 +286,8 @@ pub(super) fn check(request: Request<'_>) -> Result<()> {
             let place = Place::new(&home, required_text("QueueName", &request.queue_name)?);
             let given = request.attributes.unwrap_or_default();
             let given = given.iter().map(|(name, value)| (name, value.as_str()));
-            attributes::Attributes::new(place.is_fifo()).apply(&place, &home, given)
+            let names = Names { default: &home, tenant: None };
+            attributes::Attributes::new(place.is_fifo()).apply(&place, names, given)
         }
         _ => Ok(()),
     }

@@ -10,6 +10,7 @@ use broker::{FREE_BYTES, OutMessage, Receipt, Receive, Received};
 use bytes::Bytes;
 use engine::ErrorKind;
 use engine::queue::{LeaseError, Message, MessageId, header};
+use engine::security::Operation;
 
 use super::address::Place;
 use super::attributes::{self, VISIBILITY_S_MAX, WAIT_S_MAX};
@@ -22,6 +23,7 @@ use super::model::{
     Action, DeleteMessage, DeleteMessageBatch, Int, List, ReceiptEntry, ReceiveMessage, SendEntry, SendMessage,
     SendMessageBatch, Text, required, required_text,
 };
+use super::names::Names;
 use crate::fields;
 
 /// Maximum number of messages in one response.
@@ -91,6 +93,13 @@ fn body_of(message: &Message) -> (Bytes, Option<&'static str>) {
     } else {
         (BASE64.encode(body).into(), Some("base64"))
     }
+}
+
+/// Queue of a message, and the names by which its receiver knows others.
+#[derive(Clone, Copy)]
+pub(super) struct Origin<'o> {
+    pub place: &'o Place,
+    pub names: Names<'o>,
 }
 
 /// Properties of a message that its sender did not set.
@@ -222,7 +231,8 @@ impl Sqs {
                 attempts: received.attempts,
                 first_received_ms: Some(received.first_received_ms),
             };
-            Ok(self.show(&found.place, &view, &received.message, &known, receipt))
+            let origin = Origin { place: &found.place, names: self.names(context) };
+            Ok(self.show(origin, &view, &received.message, &known, receipt))
         };
         let shown = answers.work(stored, || messages.iter().map(show).collect::<Result<_>>()).await?;
         Ok(Answer::Messages(shown))
@@ -231,10 +241,14 @@ impl Sqs {
     /// Waits for messages as long as the client requests, but not beyond the beginning of the drain.
     async fn take(&self, context: &RequestContext<'_>, found: &Found, receive: &Receive) -> Result<Vec<Received>> {
         let mut drain = context.drain.clone();
+        // The broker checks all but the account.
+        let check = || std::future::ready(self.check_account(context, Operation::Read, Some(&found.place)));
+        let waits = !receive.wait.is_zero();
+        let receive = self.broker.receive(&context.identity, found.name(), receive);
         let taken = tokio::select! {
             biased;
-            taken = self.broker.receive(&context.identity, found.name(), receive) => taken,
-            () = drain.begun(), if !receive.wait.is_zero() => return Ok(Vec::new()),
+            taken = self.broker.security.while_permitted(check, receive) => taken?,
+            () = drain.begun(), if waits => return Ok(Vec::new()),
         };
         match taken {
             // For a FIFO queue the service does not report this limit.
@@ -272,7 +286,15 @@ impl Sqs {
     }
 
     /// Converts a message to the form that a client receives.
-    pub fn show(&self, place: &Place, view: &View<'_>, message: &Message, known: &Known, receipt: String) -> Shown {
+    pub fn show(
+        &self,
+        origin: Origin<'_>,
+        view: &View<'_>,
+        message: &Message,
+        known: &Known,
+        receipt: String,
+    ) -> Shown {
+        let Origin { place, names } = origin;
         let mut system = Vec::new();
         let mut add = |name: &'static str, value: &mut dyn FnMut() -> Option<String>| {
             if view.has_system(name) {
@@ -292,9 +314,7 @@ impl Sqs {
         add("MessageDeduplicationId", &mut || of_header(header::DEDUP));
         add("MessageGroupId", &mut || message.group().map(|group| String::from_utf8_lossy(group).into_owned()));
         add(TRACE, &mut || of_header(header::TRACE));
-        add("DeadLetterQueueSourceArn", &mut || {
-            Some(Place::of_known(message.header(header::SOURCE)?, &self.default)?.arn())
-        });
+        add("DeadLetterQueueSourceArn", &mut || Some(names.outer(message.header(header::SOURCE)?)?.arn()));
         let types = if view.attributes.is_empty() { None } else { message.header(header::TYPES) };
         let types = types.unwrap_or_default();
         let attributes = message.headers().filter_map(|(name, value)| {

@@ -14,6 +14,7 @@ mod map;
 mod messages;
 mod model;
 mod moves;
+mod names;
 mod peek;
 mod permissions;
 mod policy;
@@ -387,8 +388,15 @@ impl Door {
         let identity = auth.identify(&signed, |id| self.stored_key(id), now_s)?;
         let security = &self.sqs.broker.security;
         let default = &self.sqs.default;
+        // A client of a tenant that is an account acts in that one by default.
+        let tenant = match (&certified, &identity.signer) {
+            (Some(certified), _) => certified.tenant().cloned(),
+            (None, Some(signer)) => security.tenant_of(signer.user()),
+            (None, None) => None,
+        };
+        let own = tenant.as_ref().and_then(names::account_of).unwrap_or(&default.account);
         let home = Home {
-            account: identity.account.map_or_else(|| default.account.clone(), Cow::into_owned),
+            account: identity.account.map_or_else(|| own.to_owned(), Cow::into_owned),
             region: identity.region.filter(|region| is_region(region)).unwrap_or(&default.region).to_owned(),
         };
         let host = host_of(head).unwrap_or("localhost");

@@ -11,6 +11,7 @@ use super::codec::{Answer, MoveTask};
 use super::errors::{Failure, RESOURCE_NOT_FOUND, Result};
 use super::map::{Found, RequestContext, Sqs};
 use super::model::{CancelMessageMoveTask, Int, ListMessageMoveTasks, StartMessageMoveTask, Text, required_text};
+use super::names::Names;
 
 const TASKS_MAX: i64 = 10;
 const PER_SECOND_MAX: i64 = 500;
@@ -32,8 +33,8 @@ impl Handle {
 }
 
 impl Sqs {
-    pub async fn start_move(&self, _: &RequestContext<'_>, request: StartMessageMoveTask<'_>) -> Result<Answer> {
-        let source = self.by_arn("SourceArn", required_text("SourceArn", &request.source_arn)?).await?;
+    pub async fn start_move(&self, context: &RequestContext<'_>, request: StartMessageMoveTask<'_>) -> Result<Answer> {
+        let source = self.by_arn(context, "SourceArn", required_text("SourceArn", &request.source_arn)?).await?;
         let rate = match request.max_number_of_messages_per_second {
             None => None,
             Some(Int(rate)) if (1..=PER_SECOND_MAX).contains(&rate) => Some(rate as u32),
@@ -47,7 +48,7 @@ impl Sqs {
         }
         let destination = match request.destination_arn.as_ref().map(Text::as_str).filter(|arn| !arn.is_empty()) {
             None => None,
-            Some(arn) => Some(self.by_arn("DestinationArn", arn).await?),
+            Some(arn) => Some(self.by_arn(context, "DestinationArn", arn).await?),
         };
         if destination.as_ref().is_some_and(|destination| destination.place.is_fifo() != source.place.is_fifo()) {
             return Err(Failure::parameter("Source and destination queues must be of the same type."));
@@ -64,11 +65,15 @@ impl Sqs {
         Ok(Answer::TaskHandle(handle(id, &source.place)))
     }
 
-    pub async fn cancel_move(&self, request: CancelMessageMoveTask<'_>) -> Result<Answer> {
+    pub async fn cancel_move(
+        &self,
+        context: &RequestContext<'_>,
+        request: CancelMessageMoveTask<'_>,
+    ) -> Result<Answer> {
         let text = required_text("TaskHandle", &request.task_handle)?;
         let handle =
             Handle::parse(text).ok_or_else(|| Failure::parameter("Value for parameter TaskHandle is invalid."))?;
-        let source = self.by_arn("SourceArn", &handle.source_arn).await?;
+        let source = self.by_arn(context, "SourceArn", &handle.source_arn).await?;
         let tasks = self.broker.queues.redrives(source.name());
         let id = tasks.iter().map(|task| task.id).find(|id| task_id(*id) == handle.task_id);
         let id = id.ok_or_else(|| Failure::new(&RESOURCE_NOT_FOUND, "Task does not exist."))?;
@@ -80,47 +85,26 @@ impl Sqs {
         }
     }
 
-    pub async fn list_moves(&self, request: ListMessageMoveTasks<'_>) -> Result<Answer> {
-        let source = self.by_arn("SourceArn", required_text("SourceArn", &request.source_arn)?).await?;
+    pub async fn list_moves(&self, context: &RequestContext<'_>, request: ListMessageMoveTasks<'_>) -> Result<Answer> {
+        let source = self.by_arn(context, "SourceArn", required_text("SourceArn", &request.source_arn)?).await?;
         let max = match request.max_results {
             None => 1,
             Some(Int(max)) if (1..=TASKS_MAX).contains(&max) => max as usize,
             Some(Int(max)) => return Err(Failure::value("MaxResults", max, "Must be between 1 and 10, if provided.")),
         };
         let tasks = self.broker.queues.redrives(source.name());
-        Ok(Answer::Tasks(tasks.iter().take(max).map(|task| self.task(task, &source.place)).collect()))
+        let names = self.names(context);
+        Ok(Answer::Tasks(tasks.iter().take(max).map(|task| shown(task, &source.place, names)).collect()))
     }
 
-    fn task(&self, task: &Redrive, source: &Place) -> MoveTask {
-        let status = match task.state {
-            RedriveState::Running => "RUNNING",
-            RedriveState::Completed => "COMPLETED",
-            RedriveState::Cancelling => "CANCELLING",
-            RedriveState::Cancelled => "CANCELLED",
-            RedriveState::Failed => "FAILED",
-        };
-        let destination = task.to.as_ref().and_then(|to| Place::of_known(to, &self.default));
-        MoveTask {
-            handle: (task.state == RedriveState::Running).then(|| handle(task.id, source)),
-            status,
-            source_arn: source.arn(),
-            destination_arn: destination.map(|place| place.arn()),
-            per_second: task.rate.map(u64::from),
-            moved: task.moved,
-            to_move: Some(task.to_move),
-            failure: task.failure.clone(),
-            started_ms: task.started_ms,
-        }
-    }
-
-    async fn by_arn(&self, parameter: &str, arn: &str) -> Result<Found> {
+    async fn by_arn(&self, context: &RequestContext<'_>, parameter: &str, arn: &str) -> Result<Found> {
         let place = Place::of_arn(arn).ok_or_else(|| {
             Failure::parameter(format!(
                 "You must use this format to specify the {parameter}: \
                  arn:<partition>:<service>:<region>:<account-id>:<resource-id>"
             ))
         })?;
-        self.find_place(place).await.map_err(|failure| {
+        self.find_place(context, place).await.map_err(|failure| {
             if failure == Failure::no_queue() {
                 Failure::new(
                     &RESOURCE_NOT_FOUND,
@@ -146,6 +130,28 @@ impl Sqs {
                 _ => return Ok(false),
             }
         }
+    }
+}
+
+fn shown(task: &Redrive, source: &Place, names: Names<'_>) -> MoveTask {
+    let status = match task.state {
+        RedriveState::Running => "RUNNING",
+        RedriveState::Completed => "COMPLETED",
+        RedriveState::Cancelling => "CANCELLING",
+        RedriveState::Cancelled => "CANCELLED",
+        RedriveState::Failed => "FAILED",
+    };
+    let destination = task.to.as_ref().and_then(|to| names.outer(to));
+    MoveTask {
+        handle: (task.state == RedriveState::Running).then(|| handle(task.id, source)),
+        status,
+        source_arn: source.arn(),
+        destination_arn: destination.map(|place| place.arn()),
+        per_second: task.rate.map(u64::from),
+        moved: task.moved,
+        to_move: Some(task.to_move),
+        failure: task.failure.clone(),
+        started_ms: task.started_ms,
     }
 }
 

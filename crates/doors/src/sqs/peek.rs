@@ -16,7 +16,7 @@ use super::codec::{Answer, Protocol, TARGET, TARGET_PREFIX};
 use super::documents::Form as JsonForm;
 use super::errors::{Failure, INVALID_ADDRESS, INVALID_REQUEST, NO_QUEUE_TO_PEEK, Result, SERIALIZATION};
 use super::map::{RequestContext, Sqs};
-use super::messages::{Known, View};
+use super::messages::{Known, Origin, View};
 use super::model::Text;
 use super::query::Form;
 use super::{codec, header};
@@ -111,7 +111,7 @@ pub(super) fn protocol(headers: &HeaderMap) -> Protocol {
 impl Sqs {
     pub async fn peek(&self, context: &RequestContext<'_>, wanted: &Wanted) -> Result<Answer> {
         let found = match &wanted.queue {
-            Queue::Place(place) => self.find_place(place.clone()).await,
+            Queue::Place(place) => self.find_place(context, place.clone()).await,
             // A URL contains the account of the queue; a name alone means a queue of the client's account.
             Queue::Url(url) if is_short(url) => return Err(invalid_address(url)),
             Queue::Url(url) => self.find(context, &Some(Text(url.as_str().into()))).await,
@@ -119,7 +119,7 @@ impl Sqs {
         let found = found.map_err(|failure| {
             if failure == Failure::no_queue() { no_queue("create it, or list the existing queues") } else { failure }
         })?;
-        self.check_account(context, Some(&found.place))?;
+        self.check_account(context, Operation::Read, Some(&found.place))?;
         self.broker.authorize_queue(&context.identity, Operation::Read, found.name()).await?;
         let mut shown = Vec::new();
         let mut bytes = 0;
@@ -154,7 +154,8 @@ impl Sqs {
                 let Peeked { id, message, attempts, first_received_ms, .. } = peeked;
                 let first_received_ms = Some(first_received_ms.unwrap_or(0));
                 let known = Known { id: *id, attempts: *attempts, first_received_ms };
-                let mut message = self.show(&found.place, &View::all(), message, &known, NO_RECEIPT.to_owned());
+                let origin = Origin { place: &found.place, names: self.names(context) };
+                let mut message = self.show(origin, &View::all(), message, &known, NO_RECEIPT.to_owned());
                 if wanted.shows_leased {
                     message.system.push(("IsVisible", (peeked.phase != Phase::Leased).to_string()));
                 }

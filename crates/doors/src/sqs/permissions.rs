@@ -222,18 +222,20 @@ fn forbid(attributes: &mut Attributes, label: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::super::address::Home;
+    use super::super::names::Names;
     use super::*;
 
     #[test]
     fn statements_come_and_go_by_their_label() {
         let home = Home { account: "000000000000".into(), region: "us-east-1".into() };
         let place = Place::new(&home, "q");
+        let names = Names { default: &home, tenant: None };
         let mut attributes = Attributes::new(false);
         allow(&mut attributes, &place, "a", json!({"Sid": "a"})).expect("allowed");
         let twice = allow(&mut attributes, &place, "a", json!({"Sid": "a"})).expect_err("refused");
         assert_eq!(twice.message, "Value a for parameter Label is invalid. Reason: Already exists.");
         allow(&mut attributes, &place, "b", json!({"Sid": "b"})).expect("allowed");
-        let policy = attributes.get("Policy", &place, &home).expect("a policy");
+        let policy = attributes.get("Policy", &place, names).expect("a policy");
         let policy: Value = serde_json::from_str(&policy).expect("JSON");
         assert_eq!(policy["Id"], "arn:aws:sqs:us-east-1:000000000000:q/SQSDefaultPolicy");
         assert_eq!(policy["Statement"], json!([{"Sid": "a"}, {"Sid": "b"}]));
@@ -241,7 +243,7 @@ mod tests {
         let unknown = forbid(&mut attributes, "a").expect_err("refused");
         assert_eq!(unknown.message, "Value a for parameter Label is invalid. Reason: can't find label.");
         forbid(&mut attributes, "b").expect("forbidden");
-        assert_eq!(attributes.get("Policy", &place, &home), None);
+        assert_eq!(attributes.get("Policy", &place, names), None);
     }
 
     #[test]

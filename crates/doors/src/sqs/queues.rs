@@ -46,18 +46,18 @@ impl Sqs {
             return Err(Failure::parameter(format!("{NAME_REASON}. {FIFO_FLAG_REASON}")));
         }
         let url = self.url_of(context, &place);
-        if let Ok(existing) = self.find_place(place.clone()).await {
-            self.expect_same(&existing, &given)?;
+        if let Ok(existing) = self.find_place(context, place.clone()).await {
+            self.expect_same(context, &existing, &given)?;
             return Ok(Answer::QueueUrl(url));
         }
-        let known_as = place.known_as(&self.default);
+        let known_as = self.names(context).inner(&place);
         if !self.cooldown.is_zero() && self.deleted.lock().get(&known_as, Instant::now()).is_some() {
             let message = "You must wait 60 seconds after deleting a queue before you can create another with the \
                            same name.";
             return Err(Failure::new(&QUEUE_DELETED_RECENTLY, message));
         }
         let mut attributes = Attributes::new(place.is_fifo());
-        attributes.apply(&place, &self.default, given.iter().map(|(name, value)| (name, value.as_str())))?;
+        attributes.apply(&place, self.names(context), given.iter().map(|(name, value)| (name, value.as_str())))?;
         self.check_redrive(context, &place, &attributes, &given).await?;
         add_tags(&mut attributes, &place, &request.tags.unwrap_or_default())?;
         let mut new = NewQueue::new(QueueName::parse(&known_as)?);
@@ -69,12 +69,12 @@ impl Sqs {
         let grants = self.grant(context, &place, None, policy.as_deref()).await?;
         let created = self.broker.queues.create(new).await;
         if created.is_err() {
-            self.take_back(&place, grants).await?;
+            self.take_back(context, &place, grants).await?;
         }
         match created {
             // Another client created the queue in the meantime.
             Err(error) if error.kind == ErrorKind::AlreadyExists => {
-                self.expect_same(&self.find_place(place).await?, &given)?;
+                self.expect_same(context, &self.find_place(context, place).await?, &given)?;
             }
             created => drop(created?),
         }
@@ -83,11 +83,12 @@ impl Sqs {
 
     /// Returns an error if an existing queue differs from the requested attributes. Otherwise it is returned like a new
     /// one.
-    fn expect_same(&self, existing: &Found, given: &Map<'_, Text<'_>>) -> Result<()> {
+    fn expect_same(&self, context: &RequestContext<'_>, existing: &Found, given: &Map<'_, Text<'_>>) -> Result<()> {
+        let names = self.names(context);
         let is_now = Attributes::of(&existing.definition);
         let mut wanted = is_now.clone();
-        wanted.apply(&existing.place, &self.default, given.iter().map(|(name, value)| (name, value.as_str())))?;
-        let get = |attributes: &Attributes, name: &str| attributes.get(name, &existing.place, &self.default);
+        wanted.apply(&existing.place, names, given.iter().map(|(name, value)| (name, value.as_str())))?;
+        let get = |attributes: &Attributes, name: &str| attributes.get(name, &existing.place, names);
         match given.iter().find(|(name, _)| get(&wanted, name) != get(&is_now, name)) {
             None => Ok(()),
             Some((name, _)) => {
@@ -150,7 +151,7 @@ impl Sqs {
         if !is_name(name) || !is_account(&home.account) {
             return Err(Failure::no_queue());
         }
-        let found = self.find_place(Place::new(&home, name)).await?;
+        let found = self.find_place(context, Place::new(&home, name)).await?;
         Ok(Answer::QueueUrl(self.url_of(context, &found.place)))
     }
 
@@ -179,7 +180,8 @@ impl Sqs {
         is_meant: impl Fn(&QueueDefinition) -> bool,
         are_sources: bool,
     ) -> Result<Answer> {
-        let prefix = format!("{}{prefix}", context.home.prefix(&self.default));
+        let names = self.names(context);
+        let prefix = format!("{}{prefix}", names.prefix(&context.home));
         let is_shown = |queue: &str| self.broker.is_shown(&context.identity, ResourceKind::Queue, queue);
         let mut urls = Vec::new();
         let mut after = page.after;
@@ -187,7 +189,7 @@ impl Sqs {
         'pages: loop {
             let (queues, is_last) = self.broker.queues.list(&prefix, &after, PAGE_MAX, is_shown).await?;
             for queue in &queues {
-                let place = Place::of_known(queue.name.as_str(), &self.default);
+                let place = names.outer(queue.name.as_str());
                 let Some(place) = place.filter(|place| place.home == context.home && is_meant(queue)) else {
                     continue;
                 };
@@ -236,7 +238,7 @@ impl Sqs {
                 "ApproximateNumberOfMessagesDelayed" => counts.delayed.to_string(),
                 "CreatedTimestamp" => (definition.created_ms / 1000).to_string(),
                 "LastModifiedTimestamp" => (definition.altered_ms / 1000).to_string(),
-                _ => attributes.get(name, &found.place, &self.default)?,
+                _ => attributes.get(name, &found.place, self.names(context))?,
             };
             Some((name, value))
         };
@@ -254,7 +256,8 @@ impl Sqs {
         let found = self.find(context, &request.queue_url).await?;
         let pairs = || given.iter().map(|(name, value)| (name, value.as_str()));
         let mut preview = Attributes::of(&found.definition);
-        preview.apply(&found.place, &self.default, pairs())?;
+        let names = self.names(context);
+        preview.apply(&found.place, names, pairs())?;
         self.check_redrive(context, &found.place, &preview, given).await?;
         let grants = if has_policy {
             let [before, after] = [&found.definition.notes, &preview.notes].map(attributes::policy_text);
@@ -262,9 +265,9 @@ impl Sqs {
         } else {
             Grants::default()
         };
-        let altered = self.alter(&found, |attributes| attributes.apply(&found.place, &self.default, pairs())).await;
+        let altered = self.alter(&found, |attributes| attributes.apply(&found.place, names, pairs())).await;
         if altered.is_err() {
-            self.take_back(&found.place, grants).await?;
+            self.take_back(context, &found.place, grants).await?;
         }
         altered
     }

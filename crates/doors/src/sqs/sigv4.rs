@@ -102,6 +102,14 @@ impl<'a> Signer<'a> {
         }
     }
 
+    /// Returns the name of the user on whose behalf the client acts.
+    pub fn user(&self) -> &str {
+        match self {
+            Self::Configured(key, _) => key,
+            Self::Stored(key) => key.user.as_str(),
+        }
+    }
+
     fn account(&self) -> Option<Cow<'a, str>> {
         match self {
             Self::Configured(_, credential) => Some(Cow::Borrowed(&credential.account)),

@@ -361,14 +361,14 @@ impl Rules {
 
     /// Returns `true` if the client may perform this operation on a resource of the kind.
     pub fn allow(&self, operation: Operation, resource: &Resource<'_>) -> bool {
-        let is_internal = resource.is_internal();
+        let is_by_name = resource.is_by_name();
         let mut verdict = self.of_all;
-        if is_internal {
+        if is_by_name {
             verdict.allowed = Operations::NONE;
         }
         for (matching, pattern, said) in &self.patterns {
             let mut said = said.for_cover(cover(*matching, pattern, resource));
-            if is_internal && *matching != PatternKind::Literal {
+            if is_by_name && *matching != PatternKind::Literal {
                 said.allowed = Operations::NONE;
             }
             verdict.add(said);
@@ -465,12 +465,12 @@ impl Acls {
         operation: Operation,
         resource: &Resource<'_>,
     ) -> bool {
-        let is_internal = resource.is_internal();
+        let is_by_name = resource.is_by_name();
         let mut verdict = Verdict::default();
         for principal in principals {
             if let Principal::Role(role) = principal
                 && let Some(role) = role.built_in()
-                && !is_internal
+                && !is_by_name
             {
                 verdict.allowed = verdict.allowed.with(role.operations(resource.kind));
             }
@@ -485,7 +485,7 @@ impl Acls {
             }
             for (entry, is_named) in names.covering(resource.name) {
                 let mut said = entry.verdict(host);
-                if is_internal && !is_named {
+                if is_by_name && !is_named {
                     said.allowed = Operations::NONE;
                 }
                 verdict.add(said);

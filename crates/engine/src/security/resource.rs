@@ -135,22 +135,34 @@ pub struct Resource<'a> {
     pub name: &'a [u8],
     /// `true` for all resources whose names begin with `name`.
     is_prefix: bool,
+    /// `true` if only an entry with exactly this name allows anything.
+    is_by_name: bool,
 }
 
 impl<'a> Resource<'a> {
     /// Name of the only resource of its kind.
     pub const CLUSTER_NAME: &'static str = "cluster";
-    pub const CLUSTER: Resource<'static> =
-        Resource { kind: ResourceKind::Cluster, name: Self::CLUSTER_NAME.as_bytes(), is_prefix: false };
+    pub const CLUSTER: Resource<'static> = Resource {
+        kind: ResourceKind::Cluster,
+        name: Self::CLUSTER_NAME.as_bytes(),
+        is_prefix: false,
+        is_by_name: false,
+    };
 
     pub fn new(kind: ResourceKind, name: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        Self { kind, name: name.as_ref(), is_prefix: false }
+        Self { kind, name: name.as_ref(), is_prefix: false, is_by_name: false }
     }
 
     /// Returns all resources of a kind whose names begin with `prefix`. An operation on them is allowed if it is
     /// allowed on each name that there may be.
     pub fn all(kind: ResourceKind, prefix: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        Self { kind, name: prefix.as_ref(), is_prefix: true }
+        Self { kind, name: prefix.as_ref(), is_prefix: true, is_by_name: false }
+    }
+
+    /// Returns the resource as one on which only an entry with exactly its name allows anything: neither `*`, a prefix
+    /// or a glob pattern, nor a built-in role.
+    pub fn by_name(self) -> Self {
+        Self { is_by_name: true, ..self }
     }
 
     pub(super) fn is_prefix(&self) -> bool {
@@ -180,10 +192,11 @@ impl<'a> Resource<'a> {
         self.kind != ResourceKind::Cluster && tenant.owns(self.name)
     }
 
-    /// Returns `true` for a topic in which the broker keeps state. An entry that allows has to name it literally, so
-    /// that a user who may read all topics cannot read the state of others.
-    pub(super) fn is_internal(&self) -> bool {
-        self.kind == ResourceKind::Topic && !self.is_prefix && std::str::from_utf8(self.name).is_ok_and(is_internal)
+    /// Returns `true` if an entry that allows has to name the resource literally. So is a topic in which the broker
+    /// keeps state: a user who may read all topics cannot read the state of others.
+    pub(super) fn is_by_name(&self) -> bool {
+        let is_internal = || std::str::from_utf8(self.name).is_ok_and(is_internal);
+        self.is_by_name || self.kind == ResourceKind::Topic && !self.is_prefix && is_internal()
     }
 }
 

@@ -67,6 +67,11 @@ impl TenantName {
         self.name.strip_prefix(PROJECT).unwrap_or(&self.name)
     }
 
+    /// Returns `true` if it is a Google project.
+    pub fn is_project(&self) -> bool {
+        self.name.starts_with(PROJECT)
+    }
+
     /// Returns the broker's name of a resource that a client of the tenant calls `name`. Two kinds of names stay as
     /// they are: the empty one, which stands for none in several protocols, and those of inboxes, which cannot be
     /// guessed and belong to no tenant.
