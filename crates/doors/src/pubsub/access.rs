@@ -1,11 +1,11 @@
 //! Permissions that each call requires. A subscription is a queue, and so is a snapshot.
 
 use engine::ErrorKind;
-use engine::security::{Operation, Pattern, PatternKind, Resource, ResourceKind};
+use engine::security::{Operation, Pattern, PatternKind, Resource, ResourceKind, TenantName};
 
 use super::errors::{Failure, Result};
 use super::map::{Ask, Door};
-use super::names::{Kind, Name};
+use super::names::{Kind, Name, parse_project};
 use super::proto::validate_message_request::SchemaSpec;
 use super::proto::{Subscription, ValidateMessageRequest};
 
@@ -16,6 +16,9 @@ pub(super) enum Need {
     On(Operation, String),
     /// This operation on the broker as a whole.
     Cluster(Operation),
+    /// A list of what is in this project, such as `projects/p`. It requires the operation on the broker as a whole, if
+    /// it shows more than its reader may describe. A client of a tenant sees what is the tenant's.
+    List(Option<Operation>, String),
 }
 
 impl Need {
@@ -84,6 +87,16 @@ pub(super) async fn authorize(ask: &Ask, needs: &[Need]) -> Result<()> {
                 broker.security.authorize(&ask.identity, *operation, &Resource::CLUSTER)?;
                 continue;
             }
+            Need::List(operation, project) => {
+                match (ask.identity.tenant(), operation) {
+                    (Some(tenant), _) => check_project(ask, tenant, project)?,
+                    (None, Some(operation)) => {
+                        broker.security.authorize(&ask.identity, *operation, &Resource::CLUSTER)?;
+                    }
+                    (None, None) => {}
+                }
+                continue;
+            }
             Need::On(operation, name) => (*operation, Name::parse_any(name)?),
         };
         let inner = ask.door.names.inner(&name);
@@ -98,7 +111,21 @@ pub(super) async fn authorize(ask: &Ask, needs: &[Need]) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a list of another project to a client of a tenant. The default project has names of all tenants that are no
+/// Google projects.
+fn check_project(ask: &Ask, tenant: &TenantName, project: &str) -> Result<()> {
+    let prefix = ask.door.names.prefix(parse_project(project)?);
+    let is_own = tenant.owns(&prefix) || prefix.is_empty() && !tenant.is_project();
+    if is_own { Ok(()) } else { Err(ask.door.broker.security.refuse(&ask.identity, &format!("list {project}")).into()) }
+}
+
 impl Ask {
+    /// Returns `true` if a list whose reader may describe the cluster shows this resource: all to a client that has no
+    /// tenant.
+    pub fn shows_all(&self, kind: Kind, inner: &str) -> bool {
+        self.identity.tenant().is_none() || self.shows(kind, inner)
+    }
+
     /// Returns `true` if a list shows this resource to the client.
     pub fn shows(&self, kind: Kind, inner: &str) -> bool {
         self.door.broker.is_shown(&self.identity, kind_of(kind), inner)

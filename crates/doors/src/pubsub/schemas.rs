@@ -103,7 +103,11 @@ pub(super) async fn get(ask: Ask, request: GetSchemaRequest) -> Result<proto::Sc
 
 pub(super) async fn list(ask: Ask, request: ListSchemasRequest) -> Result<ListSchemasResponse> {
     parse_project(&request.parent)?;
-    let names = ask.door.schemas.list(&request.parent).await?.into_iter();
+    let is_shown = |name: &String| match Name::parse(Resource::Schema, name) {
+        Ok(parsed) => ask.shows_all(Resource::Schema, &ask.door.names.inner(&parsed)),
+        Err(_) => ask.identity.tenant().is_none(),
+    };
+    let names = ask.door.schemas.list(&request.parent).await?.into_iter().filter(is_shown);
     let Page { items, next_page_token } = page(names, String::clone, request.page_size, &request.page_token)?;
     let mut schemas = Vec::with_capacity(items.len());
     for name in items {

@@ -129,7 +129,9 @@ pub(super) async fn list(ask: Ask, request: ListSnapshotsRequest) -> Result<List
     let project = parse_project(&request.project)?;
     let mut snapshots = Vec::new();
     for (inner, kept) in door.broker.queues.snapshots(&door.names.prefix(project)).await? {
-        snapshots.extend(shown(door, &inner, &kept).await?);
+        if ask.shows_all(Kind::Snapshot, &inner) {
+            snapshots.extend(shown(door, &inner, &kept).await?);
+        }
     }
     let of_project = snapshots.into_iter().filter(|snapshot| {
         Name::parse(Kind::Snapshot, &snapshot.name).is_ok_and(|name| name.project == project && is_id(&name.id))
