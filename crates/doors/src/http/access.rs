@@ -18,6 +18,7 @@ use net::http::Caller;
 
 use super::Http;
 use super::errors::{Failure, Result};
+use super::names::Names;
 use crate::login;
 
 /// End of the path of a request that reads messages although it is no GET.
@@ -53,7 +54,7 @@ pub(super) struct Gate {
     pub needs: Needs,
 }
 
-/// Middleware of each route: logs the client in, checks its permission, and hands its identity to the route.
+/// Middleware of each route: logs the client in, checks its permission, and passes its identity to the route.
 pub(super) async fn check(
     State(Gate { http, needs }): State<Gate>,
     params: Result<RawPathParams, RawPathParamsRejection>,
@@ -66,10 +67,10 @@ pub(super) async fn check(
             return Failure::from(Error::invalid(format!("a name in the path: {rejection}"))).into_response();
         }
     };
-    let params: Vec<(String, String)> =
+    let mut params: Vec<(String, String)> =
         params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let caller = request.extensions().get::<Caller>();
-    let identity = match admit(&http, needs, &params, request.headers(), caller).await {
+    let identity = match admit(&http, needs, &mut params, request.headers(), caller).await {
         Ok(identity) => identity,
         Err(failure) => return failure.into_response(),
     };
@@ -122,7 +123,7 @@ async fn charged(broker: &Broker, identity: &Identity, request: Request, next: N
 async fn admit(
     http: &Http,
     needs: Needs,
-    params: &[(String, String)],
+    params: &mut [(String, String)],
     headers: &HeaderMap,
     caller: Option<&Caller>,
 ) -> Result<Arc<Identity>> {
@@ -133,6 +134,10 @@ async fn admit(
         _ => error.into(),
     })?;
     broker::act_as(identity.user());
+    // The first one is the name of a resource.
+    if let Some((_, name)) = params.first_mut() {
+        *name = Names::of(&identity).inner(name);
+    }
     authorize(&http.broker, &identity, needs, params).await?;
     Ok(Arc::new(identity))
 }

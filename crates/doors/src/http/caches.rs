@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::{Extension, FromRequestParts, Path, Request, State};
 use axum::http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::Response;
 use broker::{Cache, Identity};
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 use super::Http;
 use super::codec::{self, Encoding, Query, Topic};
 use super::errors::{Failure, Result};
+use super::names::Names;
 
 /// Maximum bytes of keys and values in one response. The entry that reaches the limit is still included.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
@@ -28,13 +30,14 @@ const EXPIRES: &str = "thalweg-expires-ms";
 pub(super) async fn list(
     State(http): State<Arc<Http>>,
     Extension(identity): Extension<Arc<Identity>>,
+    names: Names,
     uri: Uri,
 ) -> Result<Response> {
     let query = Query::parse(&uri, &["after", "max"])?;
-    let after = query.text("after").unwrap_or_default();
+    let after = names.beginning(query.text("after").unwrap_or_default());
     let is_shown = |cache: &str| http.broker.is_shown(&identity, ResourceKind::Cache, cache);
-    let (caches, is_last) = http.broker.caches.list(after, query.list_count()?, is_shown);
-    let caches: Vec<Value> = caches.iter().map(shown).collect();
+    let (caches, is_last) = http.broker.caches.list(&after, query.list_count()?, is_shown);
+    let caches: Vec<Value> = caches.iter().map(|cache| shown(cache, &names)).collect();
     Ok(codec::json(StatusCode::OK, &json!({ "caches": caches, "is_last": is_last })))
 }
 
@@ -49,7 +52,12 @@ struct CacheIn {
     is_durable: bool,
 }
 
-pub(super) async fn create(State(http): State<Arc<Http>>, Topic(cache): Topic, request: Request) -> Result<Response> {
+pub(super) async fn create(
+    State(http): State<Arc<Http>>,
+    Topic(cache): Topic,
+    names: Names,
+    request: Request,
+) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
     let CacheIn { bytes_max, eviction, ttl_ms, is_durable } =
         codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
@@ -59,12 +67,17 @@ pub(super) async fn create(State(http): State<Arc<Http>>, Topic(cache): Topic, r
     let made = http.broker.caches.create(&cache, settings)?;
     made.settled().wait().await?;
     let status = if existed { StatusCode::OK } else { StatusCode::CREATED };
-    Ok(codec::json(status, &shown(&made.status())))
+    Ok(codec::json(status, &shown(&made.status(), &names)))
 }
 
-pub(super) async fn describe(State(http): State<Arc<Http>>, Topic(cache): Topic, uri: Uri) -> Result<Response> {
+pub(super) async fn describe(
+    State(http): State<Arc<Http>>,
+    Topic(cache): Topic,
+    names: Names,
+    uri: Uri,
+) -> Result<Response> {
     Query::parse(&uri, &[])?;
-    Ok(codec::json(StatusCode::OK, &shown(&http.broker.caches.describe(&cache)?)))
+    Ok(codec::json(StatusCode::OK, &shown(&http.broker.caches.describe(&cache)?, &names)))
 }
 
 pub(super) async fn delete(State(http): State<Arc<Http>>, Topic(cache): Topic, uri: Uri) -> Result<StatusCode> {
@@ -73,11 +86,11 @@ pub(super) async fn delete(State(http): State<Arc<Http>>, Topic(cache): Topic, u
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn shown(status: &CacheStatus) -> Value {
+fn shown(status: &CacheStatus, names: &Names) -> Value {
     let settings = &status.settings;
     let stats = &status.stats;
     json!({
-        "cache": status.name.as_str(),
+        "cache": names.outer(status.name.as_str()),
         "settings": {
             "bytes_max": settings.bytes_max,
             "eviction": settings.eviction.name(),
@@ -91,6 +104,27 @@ fn shown(status: &CacheStatus) -> Value {
         "expired": stats.expired,
         "evicted": stats.evicted,
     })
+}
+
+/// Entry in the path of a request.
+pub(super) struct Entry {
+    /// Name of the cache in the broker.
+    cache: String,
+    key: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Entry {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        match Path::<(String, String)>::from_request_parts(parts, state).await {
+            Ok(Path((cache, key))) => {
+                let cache = Names::from_request_parts(parts, state).await?.inner(&cache);
+                Ok(Self { cache, key })
+            }
+            Err(rejection) => Err(Error::invalid(format!("the entry in the path: {rejection}")).into()),
+        }
+    }
 }
 
 /// Entry in a list.
@@ -148,11 +182,7 @@ pub(super) async fn flush(State(http): State<Arc<Http>>, Topic(cache): Topic, ur
 }
 
 /// Returns the value as the body, for any HTTP client.
-pub(super) async fn get(
-    State(http): State<Arc<Http>>,
-    Path((cache, key)): Path<(String, String)>,
-    uri: Uri,
-) -> Result<Response> {
+pub(super) async fn get(State(http): State<Arc<Http>>, Entry { cache, key }: Entry, uri: Uri) -> Result<Response> {
     Query::parse(&uri, &[])?;
     let cache = http.broker.caches.find(&cache)?;
     let found = cache.get(key.as_bytes(), |found| {
@@ -174,7 +204,7 @@ pub(super) async fn get(
 
 pub(super) async fn put(
     State(http): State<Arc<Http>>,
-    Path((cache, key)): Path<(String, String)>,
+    Entry { cache, key }: Entry,
     request: Request,
 ) -> Result<Response> {
     let query = Query::parse(request.uri(), &["ttl_ms"])?;
@@ -197,7 +227,7 @@ pub(super) async fn put(
 
 pub(super) async fn remove(
     State(http): State<Arc<Http>>,
-    Path((cache, key)): Path<(String, String)>,
+    Entry { cache, key }: Entry,
     request: Request,
 ) -> Result<StatusCode> {
     Query::parse(request.uri(), &[])?;
@@ -234,7 +264,7 @@ fn one() -> i64 {
 
 pub(super) async fn add(
     State(http): State<Arc<Http>>,
-    Path((cache, key)): Path<(String, String)>,
+    Entry { cache, key }: Entry,
     request: Request,
 ) -> Result<Response> {
     Query::parse(request.uri(), &[])?;

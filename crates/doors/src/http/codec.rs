@@ -18,7 +18,6 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use broker::{Held, Identity, Published, TopicStatus};
 use bytes::{Bytes, BytesMut};
 use engine::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX};
-use engine::queue::QueueName;
 use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordView, SettingsChange, TopicSettings};
 use http_body_util::BodyExt;
 use net::http::Charge;
@@ -27,11 +26,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Peer;
 use super::errors::{ErrorBody, Failure, Result};
+use super::names::Names;
 
 /// Maximum time in which a client must send the body of a request.
 const BODY_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Topic or pattern in the path of a request.
+/// Name in the path of a request as the broker has it: of a topic, or a pattern, or of a group, a queue or a cache.
 pub(super) struct Topic(pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Topic {
@@ -39,7 +39,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Topic {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         match Path::<String>::from_request_parts(parts, state).await {
-            Ok(Path(topic)) => Ok(Self(topic)),
+            Ok(Path(topic)) => Ok(Self(Names::from_request_parts(parts, state).await?.inner(&topic))),
             Err(rejection) => Err(Error::invalid(format!("the topic in the path: {rejection}")).into()),
         }
     }
@@ -591,7 +591,7 @@ pub(super) struct TopicsOut<'a> {
 }
 
 impl<'a> TopicOut<'a> {
-    pub fn new(status: &'a TopicStatus) -> Self {
+    pub fn new(status: &'a TopicStatus, names: &Names) -> Self {
         let settings = status.settings;
         let extents = (0..).zip(&status.partitions).map(|(partition, extent)| PartitionOut {
             partition,
@@ -601,7 +601,7 @@ impl<'a> TopicOut<'a> {
             subscribers: extent.subscribers,
         });
         Self {
-            topic: status.name.as_str(),
+            topic: names.outer(status.name.as_str()),
             id: status.id.to_string(),
             settings: SettingsOut {
                 partitions: settings.partitions,
@@ -614,7 +614,7 @@ impl<'a> TopicOut<'a> {
                 drop_acknowledged: settings.drop_consumed,
                 keep_unacknowledged: settings.keeps_unacked,
             },
-            owner: status.owner.as_ref().map(QueueName::as_str),
+            owner: status.owner.as_ref().map(|owner| names.outer(owner.as_str())),
             partitions: extents.collect(),
         }
     }

@@ -15,24 +15,27 @@ use serde_json::{Value, json};
 use super::Http;
 use super::codec::{self, Query, Topic};
 use super::errors::Result;
+use super::names::Names;
 
 pub(super) async fn list(
     State(http): State<Arc<Http>>,
     Extension(identity): Extension<Arc<Identity>>,
+    names: Names,
     uri: Uri,
 ) -> Result<Response> {
     let query = Query::parse(&uri, &["after", "max"])?;
     let count_max = query.list_count()?;
     let is_shown = |group: &str| http.broker.is_shown(&identity, ResourceKind::Group, group);
-    let listed = http.broker.groups.list(query.text("after").unwrap_or_default(), count_max, is_shown).await;
+    let after = names.beginning(query.text("after").unwrap_or_default());
+    let listed = http.broker.groups.list(&after, count_max, is_shown).await;
     let (groups, is_last) = listed.map_err(Error::from)?;
-    let groups: Vec<Value> = groups.iter().map(summary).collect();
+    let groups: Vec<Value> = groups.iter().map(|group| summary(group, &names)).collect();
     Ok(codec::json(StatusCode::OK, &json!({ "groups": groups, "is_last": is_last })))
 }
 
-fn summary(group: &GroupSummary) -> Value {
+fn summary(group: &GroupSummary, names: &Names) -> Value {
     json!({
-        "group": group.name.as_str(),
+        "group": names.outer(group.name.as_str()),
         "state": group.state.name(),
         "members": group.members,
         "partitions": group.offsets,
@@ -40,13 +43,18 @@ fn summary(group: &GroupSummary) -> Value {
     })
 }
 
-pub(super) async fn describe(State(http): State<Arc<Http>>, Topic(group): Topic, uri: Uri) -> Result<Response> {
+pub(super) async fn describe(
+    State(http): State<Arc<Http>>,
+    Topic(group): Topic,
+    names: Names,
+    uri: Uri,
+) -> Result<Response> {
     Query::parse(&uri, &[])?;
     let group = http.broker.groups.describe(&GroupName::parse(&group)?).await.map_err(Error::from)?;
-    Ok(codec::json(StatusCode::OK, &shown(&group)))
+    Ok(codec::json(StatusCode::OK, &shown(&group, &names)))
 }
 
-fn shown(group: &GroupStatus) -> Value {
+fn shown(group: &GroupStatus, names: &Names) -> Value {
     let members = group.members.iter().map(|member| {
         json!({
             "member": member.id.as_str(),
@@ -58,7 +66,7 @@ fn shown(group: &GroupStatus) -> Value {
     });
     let partitions = group.partitions.iter().map(|of| {
         json!({
-            "topic": of.partition.topic.as_str(),
+            "topic": names.outer(of.partition.topic.as_str()),
             "partition": of.partition.partition,
             "owner": of.owner.as_ref().map(|owner| owner.as_str()),
             "committed_offset": of.committed.as_ref().map(|committed| committed.offset),
@@ -68,7 +76,7 @@ fn shown(group: &GroupStatus) -> Value {
         })
     });
     json!({
-        "group": group.name.as_str(),
+        "group": names.outer(group.name.as_str()),
         "state": group.state.name(),
         "members": members.collect::<Vec<_>>(),
         "partitions": partitions.collect::<Vec<_>>(),
@@ -118,14 +126,16 @@ pub(super) async fn reset(
     State(http): State<Arc<Http>>,
     Extension(identity): Extension<Arc<Identity>>,
     Topic(group): Topic,
+    names: Names,
     request: Request,
 ) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
     let wanted: ResetIn = codec::whole_json(&http.bodies, request).await?;
-    http.broker.security.authorize(&identity, Operation::Read, &Resource::topic(&wanted.topic))?;
+    let topic = names.inner(&wanted.topic);
+    http.broker.security.authorize(&identity, Operation::Read, &Resource::topic(&topic))?;
     let group = GroupName::parse(&group)?;
     let to = wanted.to()?;
-    let reset = http.broker.groups.reset_offsets(&group, &wanted.topic, &wanted.partitions, &to, wanted.dry_run).await;
+    let reset = http.broker.groups.reset_offsets(&group, &topic, &wanted.partitions, &to, wanted.dry_run).await;
     let offsets = reset
         .map_err(Error::from)?
         .into_iter()

@@ -25,6 +25,7 @@ use super::codec::{
     self, AlterIn, BodyKind, DeletedOut, PublishedOut, Query, ResultOut, SettingsIn, Topic, TopicOut, TopicsOut,
 };
 use super::errors::{Failure, Result};
+use super::names::Names;
 use super::page::Page;
 use super::stream::{self, Events, Session};
 use super::{Http, OPENAPI, Peer, StreamKind};
@@ -297,13 +298,14 @@ fn resume(last_event_id: &str) -> Result<Start> {
 pub(super) async fn list_topics(
     State(http): State<Arc<Http>>,
     Extension(identity): Extension<Arc<Identity>>,
+    names: Names,
     uri: Uri,
 ) -> Result<Response> {
     let query = Query::parse(&uri, &["after", "max"])?;
     let count_max = query.list_count()?;
-    let (topics, is_last) =
-        page_of_topics(&http.broker, &identity, query.text("after").unwrap_or_default(), count_max).await?;
-    let topics = TopicsOut { topics: topics.iter().map(TopicOut::new).collect(), is_last };
+    let after = names.beginning(query.text("after").unwrap_or_default());
+    let (topics, is_last) = page_of_topics(&http.broker, &identity, &after, count_max).await?;
+    let topics = TopicsOut { topics: topics.iter().map(|topic| TopicOut::new(topic, &names)).collect(), is_last };
     Ok(codec::json(StatusCode::OK, &topics))
 }
 
@@ -336,6 +338,7 @@ async fn page_of_topics(
 pub(super) async fn create_topic(
     State(http): State<Arc<Http>>,
     Topic(topic): Topic,
+    names: Names,
     request: Request,
 ) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
@@ -350,13 +353,14 @@ pub(super) async fn create_topic(
     let existed = http.broker.describe_topic(&topic).is_ok();
     let status = http.broker.create_topic(&topic, given.over(TopicSettings::of_broker())?).await?;
     let code = if existed { StatusCode::OK } else { StatusCode::CREATED };
-    Ok(codec::json(code, &TopicOut::new(&status)))
+    Ok(codec::json(code, &TopicOut::new(&status, &names)))
 }
 
 /// Changes settings before partitions: they can be refused for more reasons, and can be changed back.
 pub(super) async fn alter_topic(
     State(http): State<Arc<Http>>,
     Topic(topic): Topic,
+    names: Names,
     request: Request,
 ) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
@@ -377,13 +381,18 @@ pub(super) async fn alter_topic(
     if let Some(partitions) = wanted.partitions {
         status = http.broker.grow_topic(&topic, partitions).await?;
     }
-    Ok(codec::json(StatusCode::OK, &TopicOut::new(&status)))
+    Ok(codec::json(StatusCode::OK, &TopicOut::new(&status, &names)))
 }
 
-pub(super) async fn describe_topic(State(http): State<Arc<Http>>, Topic(topic): Topic, uri: Uri) -> Result<Response> {
+pub(super) async fn describe_topic(
+    State(http): State<Arc<Http>>,
+    Topic(topic): Topic,
+    names: Names,
+    uri: Uri,
+) -> Result<Response> {
     Query::parse(&uri, &[])?;
     let status = http.broker.describe_topic(&topic)?;
-    Ok(codec::json(StatusCode::OK, &TopicOut::new(&status)))
+    Ok(codec::json(StatusCode::OK, &TopicOut::new(&status, &names)))
 }
 
 pub(super) async fn delete_records(State(http): State<Arc<Http>>, Topic(topic): Topic, uri: Uri) -> Result<Response> {

@@ -8,6 +8,7 @@ mod errors;
 mod groups;
 mod map;
 mod metrics;
+mod names;
 mod page;
 mod queues;
 mod stream;

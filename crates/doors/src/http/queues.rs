@@ -26,6 +26,7 @@ use serde_json::{Map, Value, json};
 use super::codec::{self, BodyKind, Encoding, Query, Topic};
 use super::errors::{Failure, Result};
 use super::map::ROOM_WAIT;
+use super::names::Names;
 use super::page::{json_bytes, json_bytes_max};
 use super::{Http, Peer};
 
@@ -34,20 +35,23 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Number of messages that a peek reads together.
 const PEEK_TOGETHER: usize = 16;
 const PEEK_COUNT_DEFAULT: usize = 10;
+/// Setting of a queue with the topic to which its failed messages are published.
+const DEAD_LETTER: &str = "dead_letter";
 
 pub(super) async fn list(
     State(http): State<Arc<Http>>,
     Extension(identity): Extension<Arc<Identity>>,
+    names: Names,
     uri: Uri,
 ) -> Result<Response> {
     let query = Query::parse(&uri, &["prefix", "after", "max"])?;
     let count_max = query.list_count()?;
-    let text = |name| query.text(name).unwrap_or_default();
+    let text = |name| names.beginning(query.text(name).unwrap_or_default());
     let is_shown = |queue: &str| http.broker.is_shown(&identity, ResourceKind::Queue, queue);
-    let (definitions, is_last) = http.broker.queues.list(text("prefix"), text("after"), count_max, is_shown).await?;
+    let (definitions, is_last) = http.broker.queues.list(&text("prefix"), &text("after"), count_max, is_shown).await?;
     let mut queues = Vec::with_capacity(definitions.len());
     for definition in definitions {
-        queues.push(shown(&http.broker, &definition).await?);
+        queues.push(shown(&http.broker, &names, &definition).await?);
     }
     Ok(codec::json(StatusCode::OK, &json!({ "queues": queues, "is_last": is_last })))
 }
@@ -56,6 +60,7 @@ pub(super) async fn create(
     State(http): State<Arc<Http>>,
     Extension(identity): Extension<Arc<Identity>>,
     Topic(queue): Topic,
+    names: Names,
     request: Request,
 ) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
@@ -64,7 +69,7 @@ pub(super) async fn create(
     for (name, value) in given {
         let text = || value.as_str().ok_or_else(|| Error::invalid(format!("{name} is a text, not {value}")));
         match name.as_str() {
-            "topic" => new.topic = Some(TopicName::parse(text()?)?),
+            "topic" => new.topic = Some(TopicName::parse(&names.inner(text()?))?),
             "storage" => new.storage = text()?.parse()?,
             "start" => {
                 new.start = match text()? {
@@ -73,7 +78,7 @@ pub(super) async fn create(
                     other => return Err(Error::invalid(format!("start is earliest or live, not '{other}'")).into()),
                 }
             }
-            setting => set(&mut new.settings, setting, &value)?,
+            setting => set(&mut new.settings, &names, setting, &value)?,
         }
     }
     let topic = new.topic.as_ref().map(TopicName::as_str);
@@ -83,13 +88,14 @@ pub(super) async fn create(
     let existed = http.broker.queues.get(&queue).await.is_ok();
     let definition = http.broker.queues.create(new).await?;
     let code = if existed { StatusCode::OK } else { StatusCode::CREATED };
-    Ok(codec::json(code, &shown(&http.broker, &definition).await?))
+    Ok(codec::json(code, &shown(&http.broker, &names, &definition).await?))
 }
 
 pub(super) async fn alter(
     State(http): State<Arc<Http>>,
     Extension(identity): Extension<Arc<Identity>>,
     Topic(queue): Topic,
+    names: Names,
     request: Request,
 ) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
@@ -99,19 +105,24 @@ pub(super) async fn alter(
             Error::invalid("name at least one setting to change: lease_ms, attempts_max, dead_letter, ...").into()
         );
     }
-    let dead_letter = wanted.get("dead_letter").and_then(Value::as_str).unwrap_or_default();
-    http.broker.authorize_dead_letters(&identity, dead_letter).await?;
+    let dead_letter = names.inner(wanted.get(DEAD_LETTER).and_then(Value::as_str).unwrap_or_default());
+    http.broker.authorize_dead_letters(&identity, &dead_letter).await?;
     let change = |definition: &mut QueueDefinition| {
-        wanted.iter().try_for_each(|(name, value)| set(&mut definition.settings, name, value))
+        wanted.iter().try_for_each(|(name, value)| set(&mut definition.settings, &names, name, value))
     };
     let definition = http.broker.queues.alter(&queue, change).await?;
-    Ok(codec::json(StatusCode::OK, &shown(&http.broker, &definition).await?))
+    Ok(codec::json(StatusCode::OK, &shown(&http.broker, &names, &definition).await?))
 }
 
-pub(super) async fn describe(State(http): State<Arc<Http>>, Topic(queue): Topic, uri: Uri) -> Result<Response> {
+pub(super) async fn describe(
+    State(http): State<Arc<Http>>,
+    Topic(queue): Topic,
+    names: Names,
+    uri: Uri,
+) -> Result<Response> {
     Query::parse(&uri, &[])?;
     let definition = http.broker.queues.get(&queue).await?;
-    Ok(codec::json(StatusCode::OK, &shown(&http.broker, &definition).await?))
+    Ok(codec::json(StatusCode::OK, &shown(&http.broker, &names, &definition).await?))
 }
 
 pub(super) async fn delete(State(http): State<Arc<Http>>, Topic(queue): Topic, uri: Uri) -> Result<StatusCode> {
@@ -121,11 +132,12 @@ pub(super) async fn delete(State(http): State<Arc<Http>>, Topic(queue): Topic, u
 }
 
 /// Sets a setting. The value must have the JSON type that the setting is shown with; `null` clears a text.
-fn set(settings: &mut QueueSettings, name: &str, value: &Value) -> engine::Result<()> {
+fn set(settings: &mut QueueSettings, names: &Names, name: &str, value: &Value) -> engine::Result<()> {
     let known = settings.named().into_iter().find(|(known, _)| *known == name).map(|(_, value)| value);
     let text = match (known, value) {
         (Some(SettingValue::Count(_)), Value::Number(count)) => count.to_string(),
         (Some(SettingValue::Flag(_)), Value::Bool(flag)) => flag.to_string(),
+        (Some(SettingValue::Text(_)), Value::String(topic)) if name == DEAD_LETTER => names.inner(topic),
         (Some(SettingValue::Text(_)), Value::String(text)) => text.clone(),
         (Some(SettingValue::Text(_)), Value::Null) => String::new(),
         // The error of the call below names the known settings.
@@ -135,7 +147,7 @@ fn set(settings: &mut QueueSettings, name: &str, value: &Value) -> engine::Resul
     settings.set(name, &text)
 }
 
-async fn shown(broker: &Broker, definition: &QueueDefinition) -> Result<Value> {
+async fn shown(broker: &Broker, names: &Names, definition: &QueueDefinition) -> Result<Value> {
     let counts = match broker.queues.counts(definition.name.as_str()).await {
         Ok(counts) => json!({
             "visible": counts.visible,
@@ -153,13 +165,16 @@ async fn shown(broker: &Broker, definition: &QueueDefinition) -> Result<Value> {
         let value = match value {
             SettingValue::Count(count) => json!(count),
             SettingValue::Flag(flag) => json!(flag),
+            SettingValue::Text(topic) if name == DEAD_LETTER => {
+                json!(Some(names.outer(&topic)).filter(|topic| !topic.is_empty()))
+            }
             SettingValue::Text(text) => json!(Some(text).filter(|text| !text.is_empty())),
         };
         (name.to_owned(), value)
     };
     Ok(json!({
-        "queue": definition.name.as_str(),
-        "topic": definition.topic.as_str(),
+        "queue": names.outer(definition.name.as_str()),
+        "topic": names.outer(definition.topic.as_str()),
         "owns_topic": definition.owns_topic,
         "created_ms": definition.created_ms,
         "altered_ms": definition.altered_ms,
@@ -374,7 +389,7 @@ struct MessageOut<'a> {
 }
 
 impl<'a> MessageOut<'a> {
-    fn new(id: MessageId, partition: PartitionId, message: &'a Message, attempts: u32) -> Self {
+    fn new(id: MessageId, partition: PartitionId, message: &'a Message, attempts: u32, names: &Names) -> Self {
         let values = message.headers().map(|(_, value)| value);
         let encoding = Encoding::of([Some(message.body()), message.group()].into_iter().flatten().chain(values));
         let header = |(name, value): (&'a Bytes, &'a Bytes)| (String::from_utf8_lossy(name), encoding.encode(value));
@@ -388,7 +403,7 @@ impl<'a> MessageOut<'a> {
             first_received_ms: None,
             phase: None,
             due_ms: None,
-            source: message.header(header::SOURCE),
+            source: message.header(header::SOURCE).map(|source| names.outer(source)),
             group: message.group().map(|group| encoding.encode(group)),
             headers: message.headers().map(header).collect(),
             body: message.record().value.as_ref().map(|value| encoding.encode(value)),
@@ -400,6 +415,7 @@ impl<'a> MessageOut<'a> {
 pub(super) async fn receive(
     State(http): State<Arc<Http>>,
     Topic(queue): Topic,
+    names: Names,
     peer: Peer,
     uri: Uri,
 ) -> Result<Response> {
@@ -433,7 +449,7 @@ pub(super) async fn receive(
         messages.push(MessageOut {
             receipt: Some(receipt),
             first_received_ms: Some(one.first_received_ms),
-            ..MessageOut::new(one.id, one.receipt.partition, &one.message, one.attempts)
+            ..MessageOut::new(one.id, one.receipt.partition, &one.message, one.attempts, &names)
         });
     }
     let lease_ms = wanted.lease_ms.unwrap_or(definition.settings.lease_ms);
@@ -572,7 +588,12 @@ async fn settle(
     Ok(codec::json(StatusCode::OK, &json!({ "done": done, "refused": refused })))
 }
 
-pub(super) async fn peek(State(http): State<Arc<Http>>, Topic(queue): Topic, uri: Uri) -> Result<Response> {
+pub(super) async fn peek(
+    State(http): State<Arc<Http>>,
+    Topic(queue): Topic,
+    names: Names,
+    uri: Uri,
+) -> Result<Response> {
     let query = Query::parse(&uri, &["after", "max"])?;
     let mut after = query.text("after").map(parse_place).transpose()?;
     let max = query.max(PEEK_COUNT_DEFAULT, broker::PEEK_MAX)?;
@@ -592,7 +613,7 @@ pub(super) async fn peek(State(http): State<Arc<Http>>, Topic(queue): Topic, uri
                 Phase::Delayed => "delayed",
                 Phase::Waiting | Phase::Left => "waiting",
             };
-            let message = MessageOut::new(peeked.id, peeked.partition, &peeked.message, peeked.attempts);
+            let message = MessageOut::new(peeked.id, peeked.partition, &peeked.message, peeked.attempts, &names);
             if count > 0 {
                 body.push(b',');
             }
@@ -652,39 +673,49 @@ pub(super) async fn start_redrive(
     State(http): State<Arc<Http>>,
     Extension(identity): Extension<Arc<Identity>>,
     Topic(queue): Topic,
+    names: Names,
     request: Request,
 ) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
     let RedriveIn { to, rate } = codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
+    let to = to.map(|to| names.inner(&to));
     http.broker.authorize_redrive(&identity, &queue, to.as_deref()).await?;
     let redrive = http.broker.queues.start_redrive(&queue, to.as_deref(), rate).await?;
     let begun = http.broker.queues.redrives(&queue).into_iter().find(|begun| begun.id == redrive);
     let begun =
         begun.ok_or_else(|| Error::new(ErrorKind::Internal, "a move of messages was started and cannot be found"))?;
-    Ok(codec::json(StatusCode::ACCEPTED, &shown_redrive(&begun)))
+    Ok(codec::json(StatusCode::ACCEPTED, &shown_redrive(&begun, &names)))
 }
 
-pub(super) async fn list_redrives(State(http): State<Arc<Http>>, Topic(queue): Topic, uri: Uri) -> Result<Response> {
+pub(super) async fn list_redrives(
+    State(http): State<Arc<Http>>,
+    Topic(queue): Topic,
+    names: Names,
+    uri: Uri,
+) -> Result<Response> {
     Query::parse(&uri, &[])?;
     http.broker.queues.get(&queue).await?;
-    let redrives: Vec<Value> = http.broker.queues.redrives(&queue).iter().map(shown_redrive).collect();
+    let redrives: Vec<Value> =
+        http.broker.queues.redrives(&queue).iter().map(|redrive| shown_redrive(redrive, &names)).collect();
     Ok(codec::json(StatusCode::OK, &json!({ "redrives": redrives })))
 }
 
 pub(super) async fn cancel_redrive(
     State(http): State<Arc<Http>>,
     Path((queue, redrive)): Path<(String, String)>,
+    names: Names,
     uri: Uri,
 ) -> Result<Response> {
     Query::parse(&uri, &[])?;
+    let queue = names.inner(&queue);
     let id = codec::parse("redrive", &redrive)?;
     if !http.broker.queues.redrives(&queue).iter().any(|of_queue| of_queue.id == id) {
         return Err(Error::not_found(format!("queue {queue} has no move of messages {id}")).into());
     }
-    Ok(codec::json(StatusCode::OK, &shown_redrive(&http.broker.queues.cancel_redrive(id)?)))
+    Ok(codec::json(StatusCode::OK, &shown_redrive(&http.broker.queues.cancel_redrive(id)?, &names)))
 }
 
-fn shown_redrive(redrive: &Redrive) -> Value {
+fn shown_redrive(redrive: &Redrive, names: &Names) -> Value {
     let state = match redrive.state {
         RedriveState::Running => "running",
         RedriveState::Completed => "completed",
@@ -694,8 +725,8 @@ fn shown_redrive(redrive: &Redrive) -> Value {
     };
     json!({
         "redrive": redrive.id,
-        "from": redrive.from,
-        "to": redrive.to,
+        "from": names.outer(redrive.from.as_str()),
+        "to": redrive.to.as_ref().map(|to| names.outer(to.as_str())),
         "rate": redrive.rate,
         "started_ms": redrive.started_ms,
         "state": state,

@@ -22,6 +22,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::codec::{self, FrameIn, FrameOut, GapOut, RecordOut};
 use super::errors::{Failure, Result, close_code_of};
+use super::names::Names;
 use super::page::{LARGE_BATCH_BYTES, RECORD_JSON_BYTES_MAX, is_too_large, json_bytes_max, size_of};
 use super::{CLOSE_WAIT_MAX, Http, Open, Peer, map};
 
@@ -79,8 +80,9 @@ trait Output {
 impl Events {
     pub fn new(subscription: Subscription, http: &Http, peer: &Peer) -> Self {
         let mut sources = Vec::with_capacity(subscription.starts.len());
+        let names = Names::of(&peer.identity);
         for start in &subscription.starts {
-            let topic = subscription.is_pattern().then(|| start.topic.clone());
+            let topic = subscription.is_pattern().then(|| names.outer_topic(start.topic.clone()));
             sources.resize_with(start.source as usize, || None);
             sources.push(Some(Source { topic, partition: start.partition, next: start.start, rest: None }));
         }
@@ -213,9 +215,11 @@ impl Events {
             self.sources.resize_with(at + 1, || None);
         }
         let subscription = &self.subscription;
+        let identity = &self.identity;
         self.sources[at].get_or_insert_with(|| {
             let (topic, partition) = subscription.handle().source(number);
-            Source { topic: subscription.is_pattern().then_some(topic), partition, next: 0, rest: None }
+            let topic = subscription.is_pattern().then(|| Names::of(identity).outer_topic(topic));
+            Source { topic, partition, next: 0, rest: None }
         })
     }
 
