@@ -2,7 +2,7 @@
 
 use engine::security::{
     AccessKeyId, AccessSecret, Account, Acl, AclFilter, Credential, Mechanism, QuotaEntity, QuotaKind, RoleName,
-    TokenHash, TokenId, UserName,
+    TenantName, TokenHash, TokenId, UserName,
 };
 use engine::{Error, Result};
 use wire::security::{AccessKeyInfo, QuotaChange, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
@@ -73,6 +73,24 @@ impl Client {
     pub async fn list_members(&self) -> Result<Vec<(UserName, Vec<RoleName>)>> {
         match self.security(SecurityRequest::ListMembers).await? {
             SecurityResponse::Members(members) => Ok(members),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// Puts a user into a tenant, or takes it out of the one that it has. The user does not have to exist. Its
+    /// connections end. In a tenant, its clients use only names that are the tenant's, and the broker adds the prefix
+    /// of the tenant to them.
+    pub async fn set_tenant(&self, user: UserName, tenant: Option<TenantName>) -> Result<()> {
+        match self.security(SecurityRequest::SetTenant { user, tenant }).await? {
+            SecurityResponse::TenantSet => Ok(()),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// Returns the users that have a tenant, in the order of their names.
+    pub async fn list_tenants(&self) -> Result<Vec<(UserName, TenantName)>> {
+        match self.security(SecurityRequest::ListTenants).await? {
+            SecurityResponse::Tenants(tenants) => Ok(tenants),
             other => Err(unexpected(&Response::Security(other))),
         }
     }

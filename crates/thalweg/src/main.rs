@@ -65,6 +65,7 @@ fn run(mut cli: Cli) -> Result {
         Command::Cache(args) => commands::cache::run(&load(global, Vec::new())?, args, global.json),
         Command::User(args) => commands::user::run(&load(global, Vec::new())?, args, global.json),
         Command::Role(args) => commands::role::run(&load(global, Vec::new())?, args, global.json),
+        Command::Tenant(args) => commands::tenant::run(&load(global, Vec::new())?, args, global.json),
         Command::Key(args) => commands::access_key::run(&load(global, Vec::new())?, args, global.json),
         Command::Audit(args) => commands::audit::run(&load(global, Vec::new())?, &args, global.json),
         Command::Token(args) => commands::token::run(&load(global, Vec::new())?, args, global.json),

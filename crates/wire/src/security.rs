@@ -1,11 +1,12 @@
-//! Users, tokens, access keys, quotas, roles and access control lists on the wire. Passwords and tokens are never sent:
-//! the client derives from them what the broker stores. The secret of an access key is sent, since the broker verifies
-//! signatures with it.
+//! Users, tokens, access keys, quotas, roles, tenants and access control lists on the wire. Passwords and tokens are
+//! never sent: the client derives from them what the broker stores. The secret of an access key is sent, since the
+//! broker verifies signatures with it.
 
 use bytes::{Buf, BufMut, BytesMut};
 use engine::security::{
     AccessKeyId, AccessSecret, Account, Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, PatternKind,
-    Principal, QuotaEntity, QuotaKind, QuotaSubject, ResourceKind, RoleName, TokenHash, TokenId, UserName, Which,
+    Principal, QuotaEntity, QuotaKind, QuotaSubject, ResourceKind, RoleName, TenantName, TokenHash, TokenId, UserName,
+    Which,
 };
 use engine::{Error, Result};
 
@@ -28,6 +29,8 @@ enum SecurityAction {
     ChangeQuotas = 7,
     ListQuotas = 8,
     PutOwnToken = 9,
+    SetTenant = 10,
+    ListTenants = 11,
 }
 
 impl SecurityAction {
@@ -42,6 +45,8 @@ impl SecurityAction {
             Self::ChangeQuotas,
             Self::ListQuotas,
             Self::PutOwnToken,
+            Self::SetTenant,
+            Self::ListTenants,
         ];
         all.into_iter().find(|action| *action as u8 == code)
     }
@@ -139,6 +144,15 @@ pub enum SecurityRequest {
     ChangeQuotas(Vec<QuotaChange>),
     /// Lists all quotas.
     ListQuotas,
+    /// Puts a user into a tenant, or takes it out of the one that it has.
+    SetTenant {
+        /// Name of the user, who does not have to exist.
+        user: UserName,
+        /// Name of the tenant; `None` for none.
+        tenant: Option<TenantName>,
+    },
+    /// Lists the users that have a tenant.
+    ListTenants,
 }
 
 /// Change of one quota of a broker.
@@ -189,6 +203,10 @@ pub enum SecurityResponse {
     QuotasChanged,
     /// Entities in their order, each with its quotas.
     Quotas(Vec<(QuotaEntity, Vec<(QuotaKind, f64)>)>),
+    /// Answers [`SecurityRequest::SetTenant`].
+    TenantSet,
+    /// Users in the order of their names, each with its tenant.
+    Tenants(Vec<(UserName, TenantName)>),
 }
 
 /// Token of a broker, without its secret.
@@ -253,7 +271,9 @@ impl SecurityRequest {
             | Self::DeleteAccessKey(_)
             | Self::ListAccessKeys
             | Self::ChangeQuotas(_)
-            | Self::ListQuotas => request::SECURITY,
+            | Self::ListQuotas
+            | Self::SetTenant { .. }
+            | Self::ListTenants => request::SECURITY,
         }
     }
 
@@ -278,6 +298,12 @@ impl SecurityRequest {
                 });
             }
             Self::ListQuotas => b.put_u8(SecurityAction::ListQuotas as u8),
+            Self::SetTenant { user, tenant } => {
+                b.put_u8(SecurityAction::SetTenant as u8);
+                put_str(b, user.as_str());
+                put_str(b, tenant.as_ref().map_or("", TenantName::as_str));
+            }
+            Self::ListTenants => b.put_u8(SecurityAction::ListTenants as u8),
             Self::PutToken { id, hash, user, roles, expires_ms } => {
                 b.put_u8(SecurityAction::PutToken as u8);
                 b.put_slice(id.as_bytes());
@@ -351,6 +377,11 @@ impl SecurityRequest {
                 SecurityAction::ListAccessKeys => Self::ListAccessKeys,
                 SecurityAction::ChangeQuotas => Self::ChangeQuotas(f.list(ENTITY_BYTES_MIN + 2, get_change)?),
                 SecurityAction::ListQuotas => Self::ListQuotas,
+                SecurityAction::SetTenant => Self::SetTenant {
+                    user: get_user(f)?,
+                    tenant: non_empty(f.str()?).map(|tenant| tenant.parse()).transpose()?,
+                },
+                SecurityAction::ListTenants => Self::ListTenants,
                 SecurityAction::PutOwnToken => {
                     Self::PutOwnToken { id: get_id(f)?, hash: get_array(f)?, expires_ms: f.u64()? }
                 }
@@ -379,7 +410,9 @@ impl SecurityResponse {
             | Self::AccessKeyDeleted
             | Self::AccessKeys(_)
             | Self::QuotasChanged
-            | Self::Quotas(_) => response::SECURITY,
+            | Self::Quotas(_)
+            | Self::TenantSet
+            | Self::Tenants(_) => response::SECURITY,
         }
     }
 
@@ -401,6 +434,14 @@ impl SecurityResponse {
             Self::AccessKeys(keys) => {
                 b.put_u8(SecurityAction::ListAccessKeys as u8);
                 put_list(b, keys, put_access_key);
+            }
+            Self::TenantSet => b.put_u8(SecurityAction::SetTenant as u8),
+            Self::Tenants(tenants) => {
+                b.put_u8(SecurityAction::ListTenants as u8);
+                put_list(b, tenants, |b, (user, tenant)| {
+                    put_str(b, user.as_str());
+                    put_str(b, tenant.as_str());
+                });
             }
             Self::QuotasChanged => b.put_u8(SecurityAction::ChangeQuotas as u8),
             Self::Quotas(quotas) => {
@@ -453,6 +494,10 @@ impl SecurityResponse {
                 SecurityAction::DeleteAccessKey => Self::AccessKeyDeleted,
                 SecurityAction::ListAccessKeys => Self::AccessKeys(f.list(ACCESS_KEY_BYTES_MIN, get_access_key)?),
                 SecurityAction::ChangeQuotas => Self::QuotasChanged,
+                SecurityAction::SetTenant => Self::TenantSet,
+                SecurityAction::ListTenants => {
+                    Self::Tenants(f.list(TENANT_BYTES_MIN, |f| Ok((get_user(f)?, f.str()?.parse()?)))?)
+                }
                 SecurityAction::ListQuotas => Self::Quotas(f.list(ENTITY_BYTES_MIN + 4, |f| {
                     Ok((get_entity(f)?, f.list(9, |f| Ok((get_kind(f)?, get_value(f)?)))?))
                 })?),
@@ -468,6 +513,7 @@ const ACL_BYTES_MIN: usize = 10;
 const TOKEN_BYTES_MIN: usize = 31;
 const ACCESS_KEY_BYTES_MIN: usize = 24;
 const ENTITY_BYTES_MIN: usize = 9;
+const TENANT_BYTES_MIN: usize = 6;
 
 fn get_user<B: Buf>(f: &mut Fields<B>) -> Result<UserName> {
     UserName::parse(&f.str()?)

@@ -64,12 +64,14 @@ fn check_security(broker: &Broker, identity: &Identity, request: &SecurityReques
         | SecurityRequest::SetMember { .. }
         | SecurityRequest::PutToken { .. }
         | SecurityRequest::PutAccessKey { .. }
-        | SecurityRequest::DeleteAccessKey(_) => cluster(Operation::Alter),
+        | SecurityRequest::DeleteAccessKey(_)
+        | SecurityRequest::SetTenant { .. } => cluster(Operation::Alter),
         SecurityRequest::DeleteToken(id) => broker.security.authorize_token_deletion(identity, id),
         SecurityRequest::ListUsers
         | SecurityRequest::ListAcls(_)
         | SecurityRequest::ListMembers
-        | SecurityRequest::ListAccessKeys => cluster(Operation::Describe),
+        | SecurityRequest::ListAccessKeys
+        | SecurityRequest::ListTenants => cluster(Operation::Describe),
         // As Kafka requires for its requests about quotas.
         SecurityRequest::ChangeQuotas(_) => cluster(Operation::AlterConfigs),
         SecurityRequest::ListQuotas => cluster(Operation::DescribeConfigs),

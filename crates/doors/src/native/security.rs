@@ -76,6 +76,14 @@ pub(super) async fn answer(broker: &Arc<Broker>, identity: &Identity, request: S
             SecurityResponse::QuotasChanged
         }
         SecurityRequest::ListQuotas => SecurityResponse::Quotas(broker.security.quotas().await?),
+        SecurityRequest::SetTenant { user, tenant } => {
+            match tenant {
+                Some(tenant) => broker.security.assign_tenant(user, tenant).await?,
+                None => broker.security.unassign_tenant(user).await?,
+            }
+            SecurityResponse::TenantSet
+        }
+        SecurityRequest::ListTenants => SecurityResponse::Tenants(broker.security.tenants().await?),
         SecurityRequest::ListAcls(filter) => SecurityResponse::Acls(broker.security.acls(&filter).await?),
     };
     Ok(Response::Security(answer))

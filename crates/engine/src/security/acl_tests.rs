@@ -67,6 +67,29 @@ fn denying_entries_override_allowing_ones() {
     assert!(!may("bob", "10.0.0.9", Operation::Write, "frozen") && may("bob", "10.0.0.8", Operation::Write, "frozen"));
 }
 
+/// The table and the rules of a few patterns decide alike.
+#[test]
+fn a_resource_by_name_is_allowed_by_entries_that_name_it_and_by_nothing_wider() {
+    let admin = || Principal::Role(RoleName::parse("admin").expect("a name"));
+    for (entries, may_write) in [
+        (&["allow User:ann write queue q *"][..], true),
+        (&["allow User:* write queue q *"], true),
+        (&["allow User:ann all queue * *", "allow User:ann all queue q... *", "allow User:ann all queue ~q* *"], false),
+        (&["allow User:ann write queue q *", "deny User:* write queue * *"], false),
+        (&["allow User:ann read queue q *"], false),
+        (&[], false),
+    ] {
+        let acls = acls(entries);
+        let principals = user("ann").into_iter().chain([admin()]).collect::<Vec<_>>();
+        let queue = Resource::queue("q").by_name();
+        assert_eq!(acls.allow(&principals, "h", Operation::Write, &queue), may_write, "{entries:?}");
+        let rules = acls.rules(&principals, "h", ResourceKind::Queue).expect("a few");
+        assert_eq!(rules.allow(Operation::Write, &queue), may_write, "{entries:?}");
+        let is_denied = entries.iter().any(|entry| entry.starts_with("deny"));
+        assert_eq!(rules.allow(Operation::Write, &Resource::queue("q")), !is_denied, "the role allows all of them");
+    }
+}
+
 #[test]
 fn operations_bring_others_with_them() {
     for (given, brings) in [

@@ -131,6 +131,28 @@ pub enum Role {
 #[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
+  thalweg tenant assign acme ann           # ann's topic orders is acme.orders of the broker
+  thalweg tenant assign 111122223333 sam   # SQS queues of this account
+  thalweg tenant assign project:shop kim   # names of Pub/Sub in this Google project
+  thalweg tenant list
+  thalweg tenant unassign ann")]
+pub enum Tenant {
+    /// Put a user into a tenant, also one that is in another; its connections end
+    Assign {
+        /// Letters, digits, _ and -; the id of an account of SQS; or project:ID for a Google project
+        tenant: String,
+        user: String,
+    },
+    /// List the users that have a tenant
+    #[command(visible_alias = "ls")]
+    List,
+    /// Take a user out of its tenant; its connections end, and no prefix limits it any more
+    Unassign { user: String },
+}
+
+#[derive(Subcommand)]
+#[command(after_help = "\
+Examples:
   thalweg token create ci --role publisher > token.txt
   thalweg publish orders 'a message' --token-file token.txt
   curl -H \"Authorization: Bearer $(cat token.txt)\" http://localhost:7401/v1/topics

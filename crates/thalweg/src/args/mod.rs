@@ -129,6 +129,9 @@ Examples:
     /// Give users roles, and list the members of roles
     #[command(subcommand)]
     Role(Role),
+    /// Put users into tenants, whose clients see only names of their own
+    #[command(subcommand)]
+    Tenant(Tenant),
     /// Create, list and delete tokens, with which programs log in
     #[command(subcommand)]
     Token(Token),

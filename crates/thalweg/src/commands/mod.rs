@@ -22,6 +22,7 @@ pub mod serve;
 mod spawned;
 pub mod status;
 pub mod subscribe;
+pub mod tenant;
 pub mod time;
 pub mod token;
 pub mod top;

@@ -1,12 +1,12 @@
 //! `thalweg user`: add, list and delete users. Passwords do not leave this process: the broker gets only the values
 //! with which it can verify them.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 
 use aws_lc_rs::rand;
-use client::Error;
-use client::UserInfo;
-use client::security::{Credential, Mechanism, UserName};
+use client::security::{Credential, Mechanism, TenantName, UserName};
+use client::{Error, ErrorKind, UserInfo};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::terminal;
 use serde_json::{Value, json};
@@ -36,8 +36,15 @@ pub fn run(config: &Config, command: User, is_json: bool) -> Result {
             say(is_json, json!({ "user": user }), &format!("password set for user {user}"))
         }
         User::List => {
-            let users = on(config, async |client| client.list_users().await)?;
-            list(&users, is_json)
+            let (users, tenants) = on(config, async |client| {
+                let tenants = match client.list_tenants().await {
+                    // A broker of an earlier version has none.
+                    Err(error) if matches!(error.kind, ErrorKind::Malformed | ErrorKind::Unsupported) => Vec::new(),
+                    tenants => tenants?,
+                };
+                Ok((client.list_users().await?, tenants.into_iter().collect()))
+            })?;
+            list(&users, &tenants, is_json)
         }
         User::Delete { user, mechanism } => {
             let name = UserName::parse(&user)?;
@@ -80,11 +87,12 @@ fn salt() -> client::Result<Vec<u8>> {
     Ok(salt)
 }
 
-fn list(users: &[UserInfo], is_json: bool) -> Result {
+fn list(users: &[UserInfo], tenants: &BTreeMap<UserName, TenantName>, is_json: bool) -> Result {
     let mut out = io::stdout();
     let mechanisms = |user: &UserInfo| -> Vec<String> {
         user.mechanisms.iter().map(|(mechanism, _)| mechanism.name().to_owned()).collect()
     };
+    let tenant = |user: &UserInfo| tenants.get(&user.name).map(TenantName::as_str);
     if is_json {
         let of = |user: &UserInfo| {
             json!({
@@ -92,6 +100,7 @@ fn list(users: &[UserInfo], is_json: bool) -> Result {
                 "mechanisms": mechanisms(user),
                 "is_configured": user.is_configured,
                 "is_super": user.is_super,
+                "tenant": tenant(user),
             })
         };
         return Ok(writeln!(out, "{}", Value::Array(users.iter().map(of).collect()))?);
@@ -100,11 +109,12 @@ fn list(users: &[UserInfo], is_json: bool) -> Result {
         return Ok(writeln!(out, "no users yet; `thalweg user add NAME` adds one")?);
     }
     let mut table = units::table();
-    table.set_header(["USER", "MECHANISMS", "FROM", "MAY"]);
+    table.set_header(["USER", "MECHANISMS", "FROM", "MAY", "TENANT"]);
     for user in users {
         let from = if user.is_configured { "the configuration" } else { "thalweg user" };
         let may = if user.is_super { "everything" } else { "what acl allows" };
-        table.add_row([user.name.as_str(), &mechanisms(user).join(" "), from, may]);
+        let tenant = tenant(user).unwrap_or_default();
+        table.add_row([user.name.as_str(), &mechanisms(user).join(" "), from, may, tenant]);
     }
     Ok(writeln!(out, "{table}")?)
 }

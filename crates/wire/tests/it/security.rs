@@ -2,7 +2,7 @@
 
 use engine::security::{
     AccessKeyId, AccessSecret, Account, Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, PatternKind,
-    Principal, QuotaEntity, QuotaKind, QuotaSubject, ResourceKind, RoleName, TokenId, UserName, Which,
+    Principal, QuotaEntity, QuotaKind, QuotaSubject, ResourceKind, RoleName, TenantName, TokenId, UserName, Which,
 };
 use wire::{AccessKeyInfo, QuotaChange, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
 
@@ -122,10 +122,17 @@ pub fn requests() -> Vec<(&'static str, SecurityRequest)> {
         ("access_key_list", SecurityRequest::ListAccessKeys),
         ("quota_change", SecurityRequest::ChangeQuotas(quota_changes())),
         ("quota_list", SecurityRequest::ListQuotas),
+        ("tenant_set", SecurityRequest::SetTenant { user: ann(), tenant: Some(acme()) }),
+        ("tenant_unset", SecurityRequest::SetTenant { user: ann(), tenant: None }),
+        ("tenant_list", SecurityRequest::ListTenants),
         ("acl_delete", SecurityRequest::DeleteAcls(one)),
         ("acl_list", SecurityRequest::ListAcls(AclFilter::default())),
         ("acl_list_allowed", SecurityRequest::ListAcls(AclFilter { is_allowed: Some(true), ..AclFilter::default() })),
     ]
+}
+
+fn acme() -> TenantName {
+    TenantName::parse("acme").expect("a name")
 }
 
 fn quota_values() -> Vec<(QuotaKind, f64)> {
@@ -154,6 +161,8 @@ pub fn responses() -> Vec<(&'static str, SecurityResponse)> {
         ),
         ("quotas_changed", SecurityResponse::QuotasChanged),
         ("quotas", SecurityResponse::Quotas(entities().into_iter().map(|of| (of, quota_values())).collect())),
+        ("tenant_set", SecurityResponse::TenantSet),
+        ("tenants", SecurityResponse::Tenants(vec![(ann(), acme())])),
         ("user_deleted", SecurityResponse::UserDeleted),
         ("users", SecurityResponse::Users(vec![user])),
         ("acls_created", SecurityResponse::AclsCreated),

@@ -150,6 +150,8 @@ fn requests() -> Vec<Request> {
         Request::Security(SecurityRequest::ListAccessKeys),
         Request::Security(SecurityRequest::DeleteAccessKey("KEY".parse().expect("an id"))),
         Request::Security(SecurityRequest::ListQuotas),
+        Request::Security(SecurityRequest::ListTenants),
+        Request::Security(SecurityRequest::SetTenant { user: bob(), tenant: None }),
         Request::Security(SecurityRequest::ChangeQuotas(Vec::new())),
         Request::Security(SecurityRequest::SetMember { user: bob(), role: role("admin"), is_present: true }),
         Request::Queue(QueueRequest::Describe { queue: queue() }),

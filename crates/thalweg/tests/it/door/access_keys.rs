@@ -14,7 +14,7 @@ use crate::support::server::{Server, until, within};
 
 /// Name and secret of an access key.
 #[derive(Clone)]
-struct Key {
+pub(super) struct Key {
     id: String,
     secret: String,
 }
@@ -39,7 +39,7 @@ fn now() -> String {
 }
 
 /// Sends a request that is signed with a key.
-async fn call(sqs: Sqs, key: &Key, action: &str, body: Value) -> Answer {
+pub(super) async fn call(sqs: Sqs, key: &Key, action: &str, body: Value) -> Answer {
     let target = format!("AmazonSQS.{action}");
     let (time, signed) = sign(key, "POST", "/", Some(&target), &body.to_string());
     sqs.call_with(action, body, &[("host", "localhost"), ("x-amz-date", &time), ("authorization", &signed)]).await
@@ -69,7 +69,7 @@ fn sign(key: &Key, method: &str, path: &str, target: Option<&str>, body: &str) -
 }
 
 /// Creates an access key of a user with these options.
-fn create(server: &Server, user: &str, options: &[&str]) -> Key {
+pub(super) fn create(server: &Server, user: &str, options: &[&str]) -> Key {
     let printed = command::on(server, [&["key", "create", user], options].concat()).ok();
     let value = |name: &str| {
         let line = printed.lines().find_map(|line| line.strip_prefix(name));
@@ -78,7 +78,7 @@ fn create(server: &Server, user: &str, options: &[&str]) -> Key {
     Key { id: value("AWS_ACCESS_KEY_ID="), secret: value("AWS_SECRET_ACCESS_KEY=") }
 }
 
-async fn status(sqs: Sqs, key: &Key, action: &str, body: Value) -> (u16, String) {
+pub(super) async fn status(sqs: Sqs, key: &Key, action: &str, body: Value) -> (u16, String) {
     let answer = call(sqs, key, action, body).await;
     (answer.status, if answer.status == 200 { String::new() } else { answer.code() })
 }

@@ -50,12 +50,20 @@ impl Signer {
 
     /// Returns a token of bob that is valid for some seconds.
     fn token(&self, issuer: &str, seconds: u64) -> String {
+        self.token_of(issuer, seconds, Value::Null)
+    }
+
+    /// Returns a token of bob with this claim `org`.
+    fn token_of(&self, issuer: &str, seconds: u64, org: Value) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
         let groups = json!(["writers", "admin"]);
-        let claims = json!({
+        let mut claims = json!({
             "iss": issuer, "aud": "thalweg", "preferred_username": "bob", "sub": "4711", "groups": groups,
             "exp": now + seconds,
         });
+        if !org.is_null() {
+            claims["org"] = org;
+        }
         self.sign(&claims)
     }
 }
@@ -74,6 +82,7 @@ fn server(issuer: &str, keys: &str) -> Server {
         "oidc_audience=other,thalweg",
         "oidc_user_claim=preferred_username",
         "oidc_roles=writers=publisher",
+        "oidc_tenant_claim=org",
         "oidc_clock_skew_s=0",
     ])
 }
@@ -135,6 +144,31 @@ async fn a_token_of_an_issuer_logs_in_at_every_door() {
         assert_eq!(http(&server, "http", "/v1/topics/t", &wrong), 401);
     }
     assert!(!server.log().contains(&token[token.len() - 20..]), "a token is not logged");
+}
+
+/// The tenant of a token is that of its user, or the one that the token names. Both must not differ.
+#[tokio::test]
+async fn a_token_names_the_tenant_of_its_client() {
+    let signer = Signer::new("one");
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = with_file(&signer, folder.path());
+    let token = |org: Value| signer.token_of(ISSUER, 3600, org);
+    let [acme, none] = [token(json!("acme")), token(Value::Null)];
+    let in_acme = connect(&server, &acme).await.expect("it is right");
+    in_acme.publish("t", Record::new("v")).await.expect("a group has the role");
+    let anywhere = connect(&server, &none).await.expect("it is right");
+    assert!(anywhere.describe_topic("acme.t").await.is_ok());
+    for wrong in [json!("a.b"), json!(7), json!("_queues")] {
+        assert_eq!(connect(&server, &token(wrong)).await.err(), Some(ErrorKind::Denied));
+    }
+    command::on(&server, ["tenant", "assign", "acme", "bob"]).ok();
+    assert!(in_acme.describe_topic("t").await.is_ok(), "it has been in that one");
+    assert!(connect(&server, &none).await.expect("it is right").describe_topic("t").await.is_ok());
+    assert_eq!(http(&server, "http", "/v1/topics/t", &acme), 200);
+    command::on(&server, ["tenant", "assign", "globex", "bob"]).ok();
+    assert_eq!(connect(&server, &acme).await.err(), Some(ErrorKind::Denied), "the user has another one here");
+    assert_eq!(http(&server, "http", "/v1/topics/t", &acme), 401);
+    assert_eq!(http(&server, "http", "/v1/topics/t", &none), 404);
 }
 
 #[tokio::test]

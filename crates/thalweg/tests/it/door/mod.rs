@@ -14,5 +14,6 @@ mod policies;
 mod certificates;
 mod quotas;
 mod strangers;
+mod tenants;
 mod tokens;
 mod unix;
