@@ -24,6 +24,7 @@ use crate::metrics::{Exposition, Metrics, expose_store};
 use crate::peers::Peers;
 use crate::producers::ProducerIds;
 use crate::settings::Settings;
+use crate::tenant_quotas::TenantQuotas;
 use crate::topic::{Topic, Topics};
 use crate::turns::Joining;
 
@@ -38,6 +39,7 @@ pub struct Core {
     settings: Arc<Settings>,
     defaults: Defaults,
     connection_limits: ConnectionLimits,
+    tenant_quotas: Arc<TenantQuotas>,
     metrics: Arc<Metrics>,
     lanes: Lanes,
     budget: LogBudget,
@@ -125,6 +127,7 @@ impl Core {
             settings: Arc::new(settings),
             defaults,
             connection_limits: ConnectionLimits::default(),
+            tenant_quotas: Arc::default(),
             metrics: Arc::default(),
             lanes,
             store,
@@ -161,6 +164,11 @@ impl Core {
     /// Limits on the connections of doors.
     pub fn connection_limits(&self) -> &ConnectionLimits {
         &self.connection_limits
+    }
+
+    /// Quotas of what has the names of a tenant.
+    pub(crate) fn tenant_quotas(&self) -> &Arc<TenantQuotas> {
+        &self.tenant_quotas
     }
 
     pub(crate) fn defaults(&self) -> &Defaults {
@@ -278,6 +286,7 @@ impl Core {
         self.audit.expose(out)?;
         self.doors.expose(out)?;
         self.peers.expose(out)?;
+        self.tenant_quotas.expose(out)?;
         // Not under their lock: what is written may be long.
         let listeners = self.listeners.lock().counts();
         listeners.expose(out)?;

@@ -51,10 +51,12 @@ mod audit;
 mod audit_log;
 mod checking;
 mod connection_limits;
+mod holdings;
 mod lanes;
 mod logins;
 mod peers;
 mod quotas;
+mod tenant_quotas;
 mod turns;
 
 // Settings, addresses, metrics and time.
@@ -81,6 +83,7 @@ pub use groups::{
     Beat, ClassicInfo, Entered, GroupMember, GroupPartition, GroupStatus, GroupSummary, Groups, OffsetCommit, ResetTo,
     SHARE_IN_FLIGHT_MAX, ShareBeat, ShareGroupMember, ShareGroupStatus, ShareStart,
 };
+pub use holdings::{Hold, Holding};
 pub use lanes::{LanePolicy, Lanes};
 pub use logins::LoginSource;
 pub use metrics::Metrics;
@@ -95,8 +98,8 @@ pub use queues::{
 };
 pub use quotas::Usage;
 pub use security::{
-    CertificateCheck, ClientCertificate, Identity, QuotaChange, Sasl, SaslStep, Security, SigningKey, UserStatus,
-    unknown_mechanism,
+    CertificateCheck, ClientCertificate, Identity, QuotaChange, Sasl, SaslStep, Security, SigningKey, Unwelcome,
+    UserStatus, unknown_mechanism,
 };
 pub use settings::{ConfiguredUser, Issuer, SecuritySettings, Settings};
 pub use streams::{LockedStream, NewEntryId, Stream, Streams, TrimTo};

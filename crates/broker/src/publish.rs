@@ -178,6 +178,7 @@ impl Core {
         now_ms: u64,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
+        self.check_stored(topic)?;
         topic.admit(&mut batch, self.settings().record_expansion_max)?;
         let options = AppendOptions { dedup, ..self.options(topic, Acks::Default, &batch, now_ms) };
         self.try_append(cell, options, batch, None, wakes)
@@ -192,6 +193,7 @@ impl Core {
         mut batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
+        self.check_stored(topic)?;
         let begin = self.settings().timings.then(Instant::now);
         topic.admit(&mut batch, self.settings().record_expansion_max)?;
         let options = AppendOptions { at: Some(at), ..self.options(topic, Acks::Default, &batch, self.now_ms()) };
@@ -242,6 +244,7 @@ impl Core {
         begin: Option<Instant>,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
+        self.check_stored(topic)?;
         let expansion = self.settings().record_expansion_max;
         let is_slow = topic.admits_slowly(&batch, expansion);
         if !is_slow {

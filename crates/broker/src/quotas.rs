@@ -57,13 +57,14 @@ impl Usage {
         }
     }
 
-    /// Returns what is charged to a quota of this kind. Connections are charged when they begin.
+    /// Returns what is charged to a quota of this kind. Connections are charged when they begin, and counts are not
+    /// charged.
     pub(crate) fn amount(&self, kind: QuotaKind) -> u64 {
         match kind {
             QuotaKind::BytesIn => self.bytes_in,
             QuotaKind::BytesOut => self.bytes_out,
             QuotaKind::Requests => self.requests,
-            QuotaKind::Connections => 0,
+            _ => 0,
         }
     }
 }

@@ -9,10 +9,12 @@ use engine::{
     Delivery, Error, Feed, FeedLimits, Missing, Offset, Overflow, PartitionId, Pattern, Result, SourceId, Start,
     Storage, TopicName, TopicSettings,
 };
+use parking_lot::Mutex;
 
 use crate::channels::{Listener, Place};
 use crate::clock;
 use crate::core::Core;
+use crate::holdings::Hold;
 use crate::partition::PartitionCell;
 use crate::permit::{Permit, refused};
 use crate::subscriber::{Direct, Next, Scope, Subscriber};
@@ -38,6 +40,8 @@ pub struct Subscribe {
     /// Topics and channels that the client may read.
     pub permit: Permit,
     pub origin: Origin,
+    /// Count of the subscription for the quotas of its client. It ends with the subscription.
+    pub hold: Option<Hold>,
     /// Connection that takes deliveries without waking a task.
     pub direct: Option<Box<dyn Direct>>,
 }
@@ -123,6 +127,7 @@ impl Core {
                 is_whole: request.partition.is_none(),
                 group: request.group.clone(),
                 permit: request.permit.clone(),
+                hold: Mutex::new(request.hold.take()),
             },
             feed,
             request.direct.take(),
@@ -320,6 +325,7 @@ impl SubscriptionHandle {
             self.core.listeners.lock().remove(&self.place, &self.subscriber);
         }
         self.subscriber.end(Error::not_found("the subscription was closed"));
+        self.subscriber.release_hold();
         if self.subscriber.begins_to_leave() {
             self.core.leave_all(&self.subscriber);
         }

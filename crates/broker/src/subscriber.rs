@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::holdings::Hold;
 use crate::lanes::LaneLoad;
 use crate::metrics::Metrics;
 use crate::partition::PartitionCell;
@@ -41,6 +42,8 @@ pub(crate) struct Scope {
     /// Queue group of the subscription.
     pub group: Option<String>,
     pub permit: Permit,
+    /// Count for the quotas of the client, until the subscription is closed.
+    pub hold: Mutex<Option<Hold>>,
 }
 
 pub(crate) struct Subscriber {
@@ -114,6 +117,12 @@ impl Subscriber {
             has_ended: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
         }
+    }
+
+    /// Stops counting the subscription for the quotas of its client.
+    pub(crate) fn release_hold(&self) {
+        let released = self.scope.hold.lock().take();
+        drop(released);
     }
 
     /// Keeps publishers from handing over deliveries before the drain has begun.

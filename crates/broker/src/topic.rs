@@ -13,6 +13,7 @@ use storage::StoredTopic;
 use crate::clock::Clock;
 use crate::log::Log;
 use crate::partition::{Extent, PartitionCell};
+use crate::tenant_quotas::ByTenant;
 
 pub(crate) struct Topic {
     pub name: TopicName,
@@ -25,6 +26,8 @@ pub(crate) struct Topic {
     turn: AtomicU32,
     /// `true` if the topic is in no table any more: it was deleted, or another version has replaced it.
     is_replaced: AtomicBool,
+    /// `true` if the tenant of the topic stores more bytes than its quota allows. All versions of the topic share it.
+    is_over_quota: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Debug)]
@@ -48,12 +51,14 @@ pub struct TopicOutline {
     pub settings: TopicSettings,
 }
 
-/// All topics. Invariant: both tables hold the same topics, and `partitions` is the number of their partitions.
+/// All topics. Invariant: both tables hold the same topics, `partitions` is the number of their partitions, and
+/// `by_tenant` counts them.
 #[derive(Default)]
 pub(crate) struct Topics {
     by_name: HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>,
     by_id: HashMap<TopicId, Arc<Topic>, foldhash::fast::RandomState>,
     pub(crate) partitions: usize,
+    pub(crate) by_tenant: ByTenant,
 }
 
 impl Topics {
@@ -69,8 +74,10 @@ impl Topics {
     pub(crate) fn insert(&mut self, topic: Arc<Topic>) {
         self.by_id.insert(topic.id, topic.clone());
         self.partitions += topic.partitions.len();
+        self.by_tenant.add(topic.name.as_str());
         if let Some(before) = self.by_name.insert(topic.name.clone(), topic) {
             self.partitions -= before.partitions.len();
+            self.by_tenant.remove(before.name.as_str());
             before.is_replaced.store(true, Ordering::Release);
         }
     }
@@ -79,6 +86,7 @@ impl Topics {
         if let Some(topic) = self.by_name.remove(name) {
             self.by_id.remove(&topic.id);
             self.partitions -= topic.partitions.len();
+            self.by_tenant.remove(name);
             topic.is_replaced.store(true, Ordering::Release);
         }
     }
@@ -124,7 +132,9 @@ impl Topic {
         let cell = |(partition, log)| Arc::new(PartitionCell::new(name.clone(), partition, log, clock));
         let partitions = (0..).zip(logs).map(cell).collect();
         let turn = AtomicU32::new(0);
-        Arc::new(Self { name, id, settings, partitions, stored_as, clock, turn, is_replaced: AtomicBool::new(false) })
+        let is_replaced = AtomicBool::new(false);
+        let is_over_quota = Arc::default();
+        Arc::new(Self { name, id, settings, partitions, stored_as, clock, turn, is_replaced, is_over_quota })
     }
 
     /// Returns a copy of the topic with partitions added, which no client reads yet.
@@ -148,7 +158,19 @@ impl Topic {
         let id = self.id;
         let stored_as = self.stored_as;
         let clock = self.clock;
-        Arc::new(Self { name, id, settings, partitions, stored_as, clock, turn, is_replaced: AtomicBool::new(false) })
+        let is_replaced = AtomicBool::new(false);
+        let is_over_quota = self.is_over_quota.clone();
+        Arc::new(Self { name, id, settings, partitions, stored_as, clock, turn, is_replaced, is_over_quota })
+    }
+
+    /// Returns `true` if the tenant of the topic stored more bytes than its quota allows when that was last measured.
+    #[inline]
+    pub(crate) fn is_over_quota(&self) -> bool {
+        self.is_over_quota.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_over_quota(&self, is_over: bool) {
+        self.is_over_quota.store(is_over, Ordering::Relaxed);
     }
 
     /// Returns `true` if a lookup by name finds this topic, not another one or none.

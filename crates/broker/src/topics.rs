@@ -1,9 +1,11 @@
 //! Topics: creation, lookup, description and deletion.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::ids::{is_inbox, is_internal};
+use engine::security::{QuotaKind, TenantName};
 use engine::{
     Error, ErrorKind, Offset, PartitionId, Pattern, Result, SettingsChange, Start, Storage, TopicId, TopicName,
     TopicSettings, nearest,
@@ -324,6 +326,7 @@ impl Core {
                 return Ok((topic.clone(), self.commit_of(topic)?));
             }
             room_for(&topics, 1, settings.partitions)?;
+            self.tenant_quotas().admit(QuotaKind::Topics, name.as_str(), |tenant| topics.by_tenant.get(tenant))?;
         }
         if !is_internal(name.as_str()) {
             self.peers().admit(Created::Topic)?;
@@ -401,6 +404,36 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Measures the stored bytes of the tenants that have a quota of them. From then on, publishes to the topics of
+    /// those that store too many are refused, and others are accepted.
+    pub(crate) fn measure_tenants(&self) {
+        let measured = self.tenant_quotas().measured();
+        if measured.is_empty() && !self.tenant_quotas().has_measured() {
+            return;
+        }
+        let mut stored: HashMap<_, u64, _> = measured.into_iter().map(|tenant| (tenant, 0)).collect();
+        let topics: Vec<Arc<Topic>> = self.topics.read().values().cloned().collect();
+        let tenant_of = |topic: &Topic| TenantName::of_inner(topic.name.as_str());
+        if !stored.is_empty() {
+            for topic in &topics {
+                if let Some(bytes) = tenant_of(topic).and_then(|tenant| stored.get_mut(&tenant)) {
+                    *bytes += topic.partitions().iter().map(|cell| cell.bytes()).sum::<u64>();
+                }
+            }
+        }
+        let full: HashSet<TenantName> = self.tenant_quotas().note_stored(stored).into_iter().collect();
+        for topic in topics {
+            let is_full = !full.is_empty() && tenant_of(&topic).is_some_and(|tenant| full.contains(&tenant));
+            topic.set_over_quota(is_full);
+        }
+    }
+
+    /// Refuses a publish of a client if the tenant of the topic stores too many bytes.
+    #[inline]
+    pub(crate) fn check_stored(&self, topic: &Topic) -> Result<()> {
+        if topic.is_over_quota() { Err(self.tenant_quotas().refuse_publish(topic.name.as_str())) } else { Ok(()) }
     }
 
     /// Returns the current defaults of topics with this storage.

@@ -1,5 +1,5 @@
-//! The periodic work of a broker on all topics: retention, records that queues have not examined, and expired
-//! snapshots.
+//! The periodic work of a broker on all topics: retention, stored bytes of tenants, records that queues have not
+//! examined, and expired snapshots.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -38,5 +38,6 @@ impl Queues {
     /// queues may still need stay until the queues are restored.
     pub(crate) fn trim_all(&self, now_ms: u64) {
         self.core.trim_logs(now_ms, self.are_known(), self.has_restored());
+        self.core.measure_tenants();
     }
 }

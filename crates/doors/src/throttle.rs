@@ -1,8 +1,11 @@
-//! Back-pressure of quotas on a connection, for the doors whose protocols have no other.
+//! Quotas of connections: back-pressure, for the doors whose protocols have no other, and the connections of clients
+//! that log in with each request.
 
 use std::sync::Arc;
 
-use broker::{Broker, Door, Identity, Usage};
+use broker::{Broker, Door, Hold, Identity, Usage};
+use engine::Result;
+use net::http::{Caller, Newcomers};
 use net::service::{Held, Spent};
 
 /// Use that is charged to every quota: each request of such a connection may be anything.
@@ -23,4 +26,20 @@ pub(crate) fn pause(broker: &Broker, door: Door, identity: &Arc<Identity>, usage
 /// Returns the use of a connection, of whose written bytes some are charged elsewhere.
 pub(crate) fn usage(spent: Spent) -> Usage {
     Usage { requests: spent.requests, bytes_in: spent.bytes_read, bytes_out: spent.bytes_written }
+}
+
+/// Returns the check of the addresses of new connections at a door that speaks HTTP.
+pub(crate) fn newcomers(broker: &Arc<Broker>, door: Door) -> Newcomers {
+    let security = broker.security.clone();
+    Newcomers::new(move |address| security.connected(door, Some(address)).map(|unwelcome| unwelcome.error.message))
+}
+
+/// Counts the connection of a request for the sender, instead of for that of the request before. Refuses a request
+/// whose sender has as many connections as a quota allows.
+pub(crate) fn count_connection(broker: &Broker, door: Door, caller: &Caller, identity: &Identity) -> Result<()> {
+    let mut attachment = caller.connection.attachment.lock();
+    let mut hold = attachment.take().and_then(|hold| hold.downcast::<Hold>().ok()).map(|hold| *hold);
+    let counted = broker.security.hold_connection(door, identity, &mut hold);
+    *attachment = hold.map(|hold| Box::new(hold) as _);
+    counted
 }

@@ -60,6 +60,7 @@ const NONE: u8 = 0;
 const ONE: u8 = 1;
 const EACH: u8 = 2;
 const ROLE: u8 = 3;
+const TENANT: u8 = 4;
 
 /// Request about users, tokens, quotas, roles and access control entries.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,9 +161,9 @@ pub enum SecurityRequest {
 pub struct QuotaChange {
     /// Clients that the quota limits.
     pub entity: QuotaEntity,
-    /// Rate that it limits.
+    /// Rate or count that it limits.
     pub kind: QuotaKind,
-    /// Maximum per second; `None` deletes the quota.
+    /// Maximum, per second if it is a rate; `None` deletes the quota.
     pub value: Option<f64>,
 }
 
@@ -592,6 +593,7 @@ fn put_entity(b: &mut BytesMut, entity: &QuotaEntity) {
         Some(QuotaSubject::User(user)) => (ONE, user.as_str()),
         Some(QuotaSubject::EachUser) => (EACH, ""),
         Some(QuotaSubject::Role(role)) => (ROLE, role.as_str()),
+        Some(QuotaSubject::Tenant(tenant)) => (TENANT, tenant.as_str()),
     };
     b.put_u8(kind);
     put_str(b, name);
@@ -616,6 +618,7 @@ fn get_entity<B: Buf>(f: &mut Fields<B>) -> Result<QuotaEntity> {
         (ONE, name) => Some(QuotaSubject::User(UserName::parse(name)?)),
         (EACH, "") => Some(QuotaSubject::EachUser),
         (ROLE, name) => Some(QuotaSubject::Role(RoleName::parse(name)?)),
+        (TENANT, name) => Some(QuotaSubject::Tenant(TenantName::parse(name)?)),
         (code, _) => return Err(Error::malformed(format!("unknown subject {code} of a quota"))),
     };
     let client = get_which(f)?.map(|client| match client {

@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use engine::cache::record::CACHES_TOPIC;
 use engine::cache::{Budget, CACHES_MAX, CacheName, CacheSettings, CacheStatus, StripeStats, TTL_MS_MAX};
+use engine::security::{QuotaKind, TenantName};
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings, nearest};
 use parking_lot::{Mutex, RwLock};
 
@@ -314,6 +315,9 @@ impl Caches {
         }
         caches.check_restored()?;
         caches.check_served(name.as_str(), settings.is_durable)?;
+        // There are few caches, so their names are counted.
+        let count = |tenant: &TenantName| by_name.keys().filter(|name| tenant.owns(name.as_str())).count();
+        self.core.tenant_quotas().admit(QuotaKind::Caches, name.as_str(), count)?;
         self.core.peers().admit(Created::Cache)?;
         let id = caches.next_origin();
         let durable = if settings.is_durable { Some(Durable { log: self.log()?, number: id }) } else { None };

@@ -103,6 +103,11 @@ impl PartitionCell {
         Extent { subscribers: state.fanout.members().count(), ..state.extent() }
     }
 
+    /// Returns the size of the log in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.state.lock().log.extent().bytes
+    }
+
     /// Deletes the partition: later reads and appends fail. Returns the subscribers and the bytes that became free.
     pub(crate) fn delete(&self) -> (Vec<(Arc<Subscriber>, engine::SourceId)>, usize) {
         let mut state = self.state.lock();

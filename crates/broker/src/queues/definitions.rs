@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use aws_lc_rs::rand;
 use engine::groups::GroupName;
 use engine::queue::{DedupRule, Queue, QueueDefinition, QueueId, QueueName, QueueOverflow, QueueRecord, QueueSettings};
+use engine::security::{QuotaKind, TenantName};
 use engine::{
     Error, ErrorKind, Isolation, Offset, OwnSettings, PartitionId, Result, SettingsChange, Storage, TopicName,
     TopicSettings,
@@ -90,6 +91,8 @@ impl Queues {
         if self.by_name.read().len() >= QUEUES_MAX {
             return Err(Error::busy(format!("queue limit reached ({QUEUES_MAX}): delete one first")));
         }
+        let count = |tenant: &TenantName| self.by_name.read().by_tenant.get(tenant);
+        self.core.tenant_quotas().admit(QuotaKind::Queues, new.name.as_str(), count)?;
         self.core.peers().admit(Created::Queue)?;
         self.set_receipt_key().await?;
         let (topic, owns_topic) = self.topic_for(&new).await?;

@@ -31,6 +31,7 @@ mod tests;
 mod transaction_tests;
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -44,6 +45,7 @@ use crate::core::Core;
 use crate::metrics::Counter;
 use crate::restored::Restored;
 use crate::state_log::StateLog;
+use crate::tenant_quotas::ByTenant;
 use crate::topic::Topic;
 use crate::view::QueueCell;
 
@@ -59,7 +61,37 @@ const QUEUES: StateLog<QueueRecord> = StateLog::new();
 /// Maximum number of queues of one broker.
 pub const QUEUES_MAX: usize = 65_536;
 
-type QueueTable = HashMap<QueueName, Arc<QueueCell>, foldhash::fast::RandomState>;
+type ByName = HashMap<QueueName, Arc<QueueCell>, foldhash::fast::RandomState>;
+
+/// All queues, counted by the tenants of their names.
+#[derive(Default)]
+struct QueueTable {
+    all: ByName,
+    by_tenant: ByTenant,
+}
+
+impl Deref for QueueTable {
+    type Target = ByName;
+
+    fn deref(&self) -> &ByName {
+        &self.all
+    }
+}
+
+impl QueueTable {
+    fn insert(&mut self, name: QueueName, cell: Arc<QueueCell>) {
+        if !self.all.contains_key(&name) {
+            self.by_tenant.add(name.as_str());
+        }
+        self.all.insert(name, cell);
+    }
+
+    fn remove(&mut self, name: &str) -> Option<Arc<QueueCell>> {
+        let cell = self.all.remove(name)?;
+        self.by_tenant.remove(name);
+        Some(cell)
+    }
+}
 
 /// All queues, and the documents that are in their log.
 pub struct Queues {

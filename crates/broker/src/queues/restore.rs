@@ -49,7 +49,7 @@ impl Queues {
         let cells = {
             let mut by_name = self.by_name.write();
             forgetting.begin();
-            std::mem::take(&mut *by_name)
+            std::mem::take(&mut *by_name).all
         };
         for (name, cell) in cells {
             self.near.forget(name.as_str());

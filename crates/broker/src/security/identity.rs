@@ -14,7 +14,9 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
+use crate::holdings::HoldingsMax;
 use crate::quotas::{Bucket, Buckets};
+use crate::tenant_quotas::TenantQuotas;
 
 /// Client that may have logged in. A door makes one for each connection, or for each request if its protocol has no
 /// connections.
@@ -264,7 +266,6 @@ impl Identity {
 }
 
 /// Tables that change, with a number that changes with them.
-#[derive(Debug)]
 pub(super) struct Permissions {
     tables: RwLock<Tables>,
     /// Above 0. It changes while the tables are locked, so that an identity never keeps what it read before.
@@ -273,14 +274,17 @@ pub(super) struct Permissions {
     changes: watch::Sender<()>,
     /// `true` if there are quotas.
     has_quotas: AtomicBool,
+    /// The quotas of tenants, as the core knows them.
+    tenant_quotas: Arc<TenantQuotas>,
     clock: Clock,
 }
 
 impl Permissions {
-    pub(super) fn new(tables: Tables, clock: Clock) -> Self {
+    pub(super) fn new(tables: Tables, tenant_quotas: Arc<TenantQuotas>, clock: Clock) -> Self {
         let has_quotas = AtomicBool::new(!tables.quotas.is_empty());
         let changes = watch::Sender::new(());
-        Self { tables: RwLock::new(tables), generation: AtomicU64::new(1), changes, has_quotas, clock }
+        let tables = RwLock::new(tables);
+        Self { tables, generation: AtomicU64::new(1), changes, has_quotas, tenant_quotas, clock }
     }
 
     pub(super) fn read(&self) -> RwLockReadGuard<'_, Tables> {
@@ -306,6 +310,7 @@ impl Permissions {
         let mut tables = self.tables.write();
         let outcome = change(&mut tables);
         self.has_quotas.store(!tables.quotas.is_empty(), Ordering::Relaxed);
+        self.tenant_quotas.set(&tables.quotas);
         self.outdate();
         outcome
     }
@@ -339,17 +344,28 @@ impl Permissions {
         if !identity.is_administrator {
             let tables = self.read();
             let address: Option<IpAddr> = identity.host.parse().ok();
-            for kind in QuotaKind::ALL {
+            for kind in QuotaKind::CHARGED {
                 let roles = identity.roles.iter().chain(tables.members.roles_of(&identity.user));
                 let of_client = tables.quotas.of_client(&identity.user, roles, client, kind);
-                // Connections are charged when they begin.
-                let address = address.filter(|_| kind != QuotaKind::Connections);
+                let of_tenant = identity.tenant.as_ref().and_then(|tenant| tables.quotas.of_tenant(tenant, kind));
                 let of_address = address.and_then(|address| tables.quotas.of_address(address, kind));
-                let both = of_client.into_iter().chain(of_address);
-                found.extend(both.map(|(key, rate)| (kind, buckets.get(key, rate))));
+                let all = of_client.into_iter().chain(of_tenant).chain(of_address);
+                found.extend(all.map(|(key, rate)| (kind, buckets.get(key, rate))));
             }
         }
         Meters { client: client.map(Box::from), buckets: found }
+    }
+
+    /// Returns the quotas of what a client holds at one time. Programs of the administrator have none.
+    pub(super) fn holdings_max(&self, identity: &Identity, kind: QuotaKind) -> HoldingsMax {
+        if identity.is_administrator || !self.has_quotas() {
+            return HoldingsMax::default();
+        }
+        let tables = self.read();
+        let roles = identity.roles.iter().chain(tables.members.roles_of(&identity.user));
+        let of_user = tables.quotas.of_client(&identity.user, roles, None, kind);
+        let of_tenant = identity.tenant.as_ref().and_then(|tenant| tables.quotas.of_tenant(tenant, kind));
+        HoldingsMax { of_user: of_user.map(|(_, max)| max), of_tenant: of_tenant.map(|(_, max)| max) }
     }
 
     /// Returns `true` if a client may perform an operation on a resource.
@@ -427,7 +443,7 @@ mod tests {
 
     #[test]
     fn an_identity_follows_every_change_of_its_permissions() {
-        let permissions = Permissions::new(Tables::new(Users::new(vec![1])), Clock::SYSTEM);
+        let permissions = Permissions::new(Tables::new(Users::new(vec![1])), Arc::default(), Clock::SYSTEM);
         let ann = UserName::parse("ann").expect("a name");
         let sales = RoleName::parse("sales").expect("a name");
         let identity = Identity::new(ann.clone(), [], "10.0.0.1");
@@ -450,7 +466,7 @@ mod tests {
 
     #[test]
     fn a_deleted_user_may_nothing() {
-        let permissions = Permissions::new(Tables::new(Users::new(vec![1])), Clock::SYSTEM);
+        let permissions = Permissions::new(Tables::new(Users::new(vec![1])), Arc::default(), Clock::SYSTEM);
         let ann = UserName::parse("ann").expect("a name");
         let credential = Credential::of_password(Mechanism::Sha256, "secret", vec![1; 16], 4096).expect("a credential");
         permissions.change(|tables| tables.users.put(ann.clone(), credential.clone()));
@@ -475,7 +491,7 @@ mod tests {
 
     #[test]
     fn an_identity_with_many_patterns_reads_the_tables() {
-        let permissions = Permissions::new(Tables::new(Users::new(vec![1])), Clock::SYSTEM);
+        let permissions = Permissions::new(Tables::new(Users::new(vec![1])), Arc::default(), Clock::SYSTEM);
         let names: Vec<String> = (0..100).map(|i| format!("t{i}")).collect();
         permissions.change(|tables| names.iter().for_each(|name| tables.acls.insert(acl(name, true))));
         let identity = Identity::new(UserName::anonymous(), [RoleName::parse("sales").expect("a name")], "h");

@@ -17,6 +17,7 @@ mod random;
 mod seal;
 mod tenants;
 mod tokens;
+mod unwelcome;
 mod users;
 
 use std::collections::BTreeSet;
@@ -39,6 +40,7 @@ use tokio::runtime::Handle;
 use crate::acting::Acting;
 use crate::commit::Commit;
 use crate::core::Core;
+use crate::holdings::Holdings;
 use crate::logins::{LoginSource, Logins};
 use crate::metrics::{Counter, Exposition};
 use crate::permit::Permit;
@@ -57,6 +59,8 @@ pub use quotas::QuotaChange;
 use random::random;
 pub use sasl::{Sasl, SaslStep, unknown_mechanism};
 use seal::Seal;
+pub use unwelcome::Unwelcome;
+use unwelcome::UnwelcomeCounts;
 
 /// Users, roles, access control lists and secrets.
 const SECURITY: StateLog<SecurityRecord> = StateLog::new();
@@ -123,6 +127,9 @@ pub struct Security {
     topic: Arc<tokio::sync::Mutex<Option<Arc<Topic>>>>,
     logins: Logins,
     buckets: Buckets,
+    holdings: Arc<Holdings>,
+    /// Refusals of connections by the quotas of their addresses.
+    unwelcome: UnwelcomeCounts,
     /// Once it exists.
     administrator: OnceLock<Administrator>,
     counts: Counts,
@@ -150,7 +157,11 @@ impl Security {
             super_users: settings.super_users.iter().cloned().collect(),
             is_authorizing: settings.is_authorizing,
             configured: settings.users.iter().map(|user| user.name.clone()).collect(),
-            permissions: Permissions::new(Tables::new(users.clone()), core.settings().clock),
+            permissions: Permissions::new(
+                Tables::new(users.clone()),
+                core.tenant_quotas().clone(),
+                core.settings().clock,
+            ),
             expiries: Arc::default(),
             seal: Seal::default(),
             jwts: settings.issuer.clone().map(Jwts::new),
@@ -162,6 +173,8 @@ impl Security {
             topic: Arc::new(tokio::sync::Mutex::new(topic)),
             logins: Logins::new(&random(32)?),
             buckets: Buckets::new(),
+            holdings: Arc::default(),
+            unwelcome: UnwelcomeCounts::default(),
             administrator: OnceLock::new(),
             counts: Counts::default(),
             core,
@@ -641,8 +654,10 @@ impl Security {
         out.gauge("thalweg_acls", "Access control entries", acls as u64)?;
         out.gauge("thalweg_role_members", "Members of all roles", members as u64)?;
         out.gauge("thalweg_tenant_users", "Users with a tenant", tenants as u64)?;
-        out.gauge("thalweg_quotas", "Quotas of users, roles, client ids and addresses", quotas as u64)?;
+        out.gauge("thalweg_quotas", "Quotas of users, roles, tenants, client ids and addresses", quotas as u64)?;
         self.buckets.expose(out)?;
+        self.holdings.expose(out)?;
+        self.unwelcome.expose(out)?;
         out.gauge(
             "thalweg_authorization",
             "1 if access control entries are effective",

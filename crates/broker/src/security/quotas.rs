@@ -14,16 +14,16 @@ use engine::security::{QuotaEntity, QuotaKind, SecurityRecord};
 use engine::{Error, Result};
 use tokio::time::Instant;
 
+use super::unwelcome::{REFUSED_MAX, Unwelcome};
 use super::{Identity, Security, listed};
 use crate::doors::Door;
+use crate::holdings::{Hold, Holding};
 use crate::quotas::Usage;
 
 /// Maximum time for which a client is delayed once. Clients of Kafka and others give up on a request after 30 s.
 const DELAY_MAX: Duration = Duration::from_secs(30);
 /// Minimum debt for which a request is refused: a client is told to wait for a second or more.
 const REFUSED_DEBT_MIN: Duration = Duration::from_millis(1);
-/// Maximum time for which a connection over its quota stays open; Kafka's (`maxThrottleTimeMs` in `SocketServer`).
-const REFUSED_MAX: Duration = Duration::from_secs(1);
 /// Time after which a delayed client is checked again: its quota may have been raised or deleted.
 const DELAY_STEP: Duration = Duration::from_millis(250);
 
@@ -157,9 +157,9 @@ impl Security {
         Err(exceeded(identity, self.count_delay(door, debt)))
     }
 
-    /// Charges a new connection from an address. Returns the time after which the door closes it, without serving it,
-    /// if there were too many, as Kafka does (KIP-612).
-    pub fn connected(&self, door: Door, address: Option<IpAddr>) -> Option<Duration> {
+    /// Charges a new connection from an address. Returns the refusal if there were too many: the door does not serve
+    /// the connection, and closes it after a while, as Kafka does (KIP-612).
+    pub fn connected(&self, door: Door, address: Option<IpAddr>) -> Option<Unwelcome> {
         let address = address.filter(|_| self.has_quotas())?;
         let (key, rate) = self.permissions.read().quotas.of_address(address, QuotaKind::Connections)?;
         let bucket = self.buckets.get(key, rate);
@@ -168,9 +168,33 @@ impl Security {
             self.buckets.charge(&bucket, 1);
             return None;
         }
-        let delay = debt.min(REFUSED_MAX);
-        self.buckets.count(door, delay);
-        Some(delay)
+        let closes_after = debt.min(REFUSED_MAX);
+        self.buckets.count(door, closes_after);
+        if self.unwelcome.add(door, self.core.now_ms()) {
+            tracing::info!(%door, %address, rate, "refused a connection: its address opens more than its quota allows");
+        }
+        let message = format!(
+            "{address} opens more connections than its quota connections allows ({rate} per second): wait {} ms, or \
+             have the quota raised (thalweg quota)",
+            closes_after.as_millis().max(1)
+        );
+        let error = Error::throttled(message, u32::try_from(closes_after.as_millis()).unwrap_or(u32::MAX));
+        Some(Unwelcome { closes_after, error })
+    }
+
+    /// Counts a connection or a subscription of a client, until what this returns is dropped. Refuses it if the user or
+    /// the tenant of the client has as many as a quota allows.
+    pub fn hold(&self, door: Door, identity: &Identity, kind: Holding) -> Result<Hold> {
+        let max = self.permissions.holdings_max(identity, kind.quota());
+        self.holdings.take(door, kind, identity.user(), identity.tenant(), max)
+    }
+
+    /// Counts a connection for the client that has logged in on it, instead of for the one before, which `held` counts.
+    pub fn hold_connection(&self, door: Door, identity: &Identity, held: &mut Option<Hold>) -> Result<()> {
+        if held.as_ref().is_none_or(|held| !held.is_of(identity.user(), identity.tenant())) {
+            *held = Some(self.hold(door, identity, Holding::Connection)?);
+        }
+        Ok(())
     }
 
     /// Waits until a client is no longer in debt for this use, but not longer than clients wait for an answer.

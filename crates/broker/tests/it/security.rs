@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use broker::{Broker, ConfiguredUser, Door, Identity, LoginSource, SecuritySettings, Settings};
+use broker::{Broker, ConfiguredUser, Door, Holding, Identity, LoginSource, SecuritySettings, Settings, Usage};
 use engine::ErrorKind;
 use engine::ids::{AUDIT_TOPIC, INTERNAL_TOPICS};
 use engine::limits::{ACLS_MAX, OWN_TOKEN_LIFETIME_MS_MAX, OWN_TOKENS_PER_USER_MAX};
 use engine::security::{
-    Acl, AclFilter, Credential, Mechanism, Operation, Pattern, PatternKind, Principal, Resource, ResourceKind,
-    RoleName, Token, TokenText, UserName,
+    Acl, AclFilter, Credential, Mechanism, Operation, Pattern, PatternKind, Principal, QuotaEntity, QuotaKind,
+    QuotaSubject, Resource, ResourceKind, RoleName, TenantName, Token, TokenText, UserName,
 };
 
 use crate::durable::open_with;
@@ -451,4 +451,41 @@ async fn entries_for_which_there_is_no_room_replace_nothing() {
     let full = broker.security.replace_acls(filter, |_| Ok((more.into(), ()))).await.expect_err("it is full");
     assert!(full.kind == ErrorKind::Busy && full.message.contains("delete some first"), "{full}");
     assert!(may(&broker, "app", Operation::Read, "t0") && !may(&broker, "app", Operation::Write, "t0"));
+}
+
+#[tokio::test]
+async fn users_of_a_tenant_share_its_quotas_in_addition_to_their_own() {
+    let broker = start(settings());
+    let security = &broker.security;
+    let acme = TenantName::parse("acme").expect("a name");
+    for user in ["root", "app"] {
+        security.assign_tenant(name(user), acme.clone()).await.expect("assigned");
+    }
+    let of = |subject| QuotaEntity { subject: Some(subject), ..QuotaEntity::default() };
+    let [tenant, app] = [QuotaSubject::Tenant(acme), QuotaSubject::User(name("app"))].map(of);
+    let quota = |entity: &QuotaEntity, kind, value| (entity.clone(), kind, Some(value));
+    let quotas = vec![
+        quota(&tenant, QuotaKind::Requests, 10.0),
+        quota(&app, QuotaKind::Requests, 1000.0),
+        quota(&tenant, QuotaKind::OpenConnections, 2.0),
+        quota(&app, QuotaKind::OpenConnections, 1.0),
+    ];
+    security.change_quotas(quotas).await.expect("set");
+    let log_in = async |user: &str| {
+        within("a login", security.log_in(name(user), format!("{user}'s"), SOURCE)).await.expect("it is right")
+    };
+    let [root, app] = [log_in("root").await, log_in("app").await];
+    let requests = |count| Usage { requests: count, ..Usage::default() };
+    // Both have used what the tenant may use at once, though the quota of one of them alone is much higher.
+    assert!(security.charge(Door::Kafka, &root, None, requests(5)).is_zero());
+    assert!(security.charge(Door::Kafka, &app, None, requests(5)).is_zero());
+    assert!(!security.charge(Door::Kafka, &app, None, requests(5)).is_zero());
+    assert!(security.admit(Door::Http, &root, requests(1), false).expect_err("the other has used it").is_throttled());
+    let open = |identity| security.hold(Door::Kafka, identity, Holding::Connection);
+    let first = open(&app).expect("room");
+    assert!(open(&app).expect_err("her own quota").message.contains("User:app has 1 open connections"));
+    let second = open(&root).expect("room");
+    assert!(open(&root).expect_err("that of the tenant").message.contains("tenant acme has 2 open connections"));
+    drop((first, second));
+    assert!(open(&root).is_ok());
 }

@@ -56,6 +56,7 @@ pub fn ask(pattern: &str) -> Subscribe {
         is_channel: false,
         permit: Permit::ALL,
         origin: Origin::default(),
+        hold: None,
         direct: None,
     }
 }

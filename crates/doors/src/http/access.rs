@@ -19,7 +19,7 @@ use net::http::Caller;
 use super::Http;
 use super::errors::{Failure, Result};
 use super::names::Names;
-use crate::login;
+use crate::{login, throttle};
 
 /// End of the path of a request that reads messages although it is no GET.
 const RECEIVE: &str = "/receive";
@@ -137,6 +137,9 @@ async fn admit(
     // The first one is the name of a resource.
     if let Some((_, name)) = params.first_mut() {
         *name = Names::of(&identity).inner(name);
+    }
+    if let Some(caller) = caller.filter(|_| !matches!(needs, Needs::Nothing)) {
+        throttle::count_connection(&http.broker, Door::Http, caller, &identity)?;
     }
     authorize(&http.broker, &identity, needs, params).await?;
     Ok(Arc::new(identity))

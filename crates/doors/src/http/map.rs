@@ -11,7 +11,9 @@ use axum::http::header::HOST;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use broker::{Acting, Broker, FREE_BYTES, Fetched, Held, Identity, Origin, Permit, Subscribe, TopicStatus, Wakes};
+use broker::{
+    Acting, Broker, FREE_BYTES, Fetched, Held, Holding, Identity, Origin, Permit, Subscribe, TopicStatus, Wakes,
+};
 use engine::partitioner::for_key;
 use engine::security::{Operation, Resource, ResourceKind};
 use engine::{
@@ -271,6 +273,7 @@ fn subscribe(broker: &Arc<Broker>, uri: &Uri, topic: &str, peer: &Peer) -> Resul
         is_channel: false,
         permit: permit(broker, &peer.identity),
         origin: Origin { connection: peer.id, thread: None },
+        hold: Some(broker.security.hold(broker::Door::Http, &peer.identity, Holding::Subscription)?),
         direct: None,
     })
 }

@@ -51,7 +51,7 @@ use codec::BodyLimits;
 use errors::{Failure, Result};
 use metrics::MetricsPages;
 
-use crate::{ledger, strangers};
+use crate::{ledger, strangers, throttle};
 
 /// OpenAPI description, which contains all routes of this door and no others.
 const OPENAPI: &str = include_str!("../../openapi.json");
@@ -555,7 +555,10 @@ fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
         Reason::Service => ErrorKind::Internal,
     };
     let key = if refusal.reason == Reason::BodySize { " (key http_body_max_bytes)" } else { "" };
-    let error = Error::new(kind, format!("{}{key}", refusal.message));
+    let error = match refusal.reason {
+        Reason::Rate => Error::throttled(refusal.message.clone(), 0),
+        _ => Error::new(kind, format!("{}{key}", refusal.message)),
+    };
     (HeaderValue::from_static("application/json"), codec::to_json(&Failure::from(error).body()).into())
 }
 
@@ -613,7 +616,8 @@ async fn open(
     if let Some(unix) = unix {
         acceptors = acceptors.with_unix(unix);
     }
-    let runtime = settings.runtime(broker.doors(), ledger::of_answers(&broker));
+    let newcomers = throttle::newcomers(&broker, broker::Door::Http);
+    let runtime = HttpSettings { newcomers, ..settings.runtime(broker.doors(), ledger::of_answers(&broker)) };
     let http = Http::new(settings, broker);
     let router = router(http.clone());
     let answers = http.broker.answers().clone();

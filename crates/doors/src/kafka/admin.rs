@@ -110,7 +110,8 @@ async fn create(
     if is_dry_run {
         return Ok((Uuid::default(), settings));
     }
-    let status = broker.create_topic(name.as_str(), settings).await.map_err(of_name)?;
+    let status = broker.create_topic(name.as_str(), settings).await.inspect_err(|error| caller.note_wait(error));
+    let status = status.map_err(of_name)?;
     Ok((uuid(status.id), status.settings))
 }
 

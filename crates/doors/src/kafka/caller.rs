@@ -33,7 +33,13 @@ pub(super) struct Caller {
     pub shares: Rc<ShareConnection>,
     /// Delay of the connection by quotas.
     pub mute: Rc<Mute>,
+    /// Time in ms that the client is asked to wait, because a limit has refused a part of its request.
+    pub wait_ms: Cell<i32>,
 }
+
+/// Maximum time in ms that a client is asked to wait for a limit that has refused a part of its request: it sends
+/// nothing else on the connection until then.
+const WAIT_MS_MAX: i32 = 1000;
 
 /// Delay of a connection that exceeds a quota: the response is sent first, and then nothing is read for this time
 /// (KIP-219).
@@ -76,6 +82,14 @@ pub(super) fn millis(delay: Duration) -> i32 {
 }
 
 impl Caller {
+    /// Asks the client to wait if a limit has refused a part of its request.
+    pub(super) fn note_wait(&self, error: &Error) {
+        if error.is_throttled() {
+            let wait_ms = i32::try_from(error.retry_after_ms).unwrap_or(i32::MAX).min(WAIT_MS_MAX);
+            self.wait_ms.set(self.wait_ms.get().max(wait_ms));
+        }
+    }
+
     /// Charges the client's quotas. Returns the time for which the connection is not read after the response.
     pub(super) fn charge(&self, broker: &Broker, usage: Usage) -> Duration {
         let delay = broker.security.charge(Door::Kafka, &self.identity, Some(&self.client), usage);
@@ -126,11 +140,13 @@ pub(super) struct Refusal {
     pub message: String,
     /// Indexes, within the batch, of the records that caused the refusal.
     pub records: Vec<u32>,
+    /// Time in ms that the client should wait before it sends more; 0 for none.
+    pub throttle_ms: i32,
 }
 
 impl Refusal {
     pub(super) fn new(code: Code, message: String) -> Self {
-        Self { code, message, records: Vec::new() }
+        Self { code, message, records: Vec::new(), throttle_ms: 0 }
     }
 
     /// Returns a refusal for a missing permission.
@@ -140,7 +156,9 @@ impl Refusal {
 
     /// Returns the refusal of a batch for this error.
     pub(super) fn of_batch(error: Error) -> Self {
-        Self::new(errors::of_produce(&error), error.message)
+        let throttle_ms =
+            if error.is_throttled() { i32::try_from(error.retry_after_ms).unwrap_or(i32::MAX) } else { 0 };
+        Self { throttle_ms, ..Self::new(errors::of_produce(&error), error.message) }
     }
 
     /// Returns the refusal of a batch that had to wait. The records are decompressed to name those without a key, which

@@ -4,9 +4,8 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use broker::{Acting, Attempt, Broker, LoginSource, Usage, Wakes};
+use broker::{Acting, Attempt, Broker, LoginSource, Unwelcome, Usage, Wakes};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use net::Outbox;
@@ -54,8 +53,9 @@ pub(super) struct Session {
     /// Kafka, because only then does the client refresh its metadata.
     has_lost: Rc<Cell<bool>>,
     mute: Rc<Mute>,
-    /// Time after which the connection is closed, because too many began at its address.
-    refused: Option<Duration>,
+    /// Refusal of the connection, because too many began at its address or are open. The protocol has no error for it
+    /// (KIP-612): the connection is closed.
+    refused: Option<Unwelcome>,
 }
 
 type Later = futures_util::stream::Once<LocalBoxFuture<'static, Answer>>;
@@ -78,6 +78,8 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         let certified = login::of_certificate(&self.broker, certificate.as_ref(), source);
         peer.is_known.set(peer.is_known.get() || certified.is_some());
         let login = Rc::new(Login::new(self.is_login_required, &host_of(peer), certified));
+        let refused = self.broker.security.connected(broker::Door::Kafka, peer.address.map(|at| at.ip()));
+        let refused = refused.or_else(|| login.count(&self.broker).err().map(Unwelcome::from));
         Session {
             peer: Rc::clone(peer),
             advertised,
@@ -87,7 +89,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             wakes: Wakes::default(),
             has_lost: Rc::default(),
             mute: Rc::default(),
-            refused: self.broker.security.connected(broker::Door::Kafka, peer.address.map(|at| at.ip())),
+            refused,
         }
     }
 
@@ -118,7 +120,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
                         let address = peer.address.map(|at| at.ip());
                         let answer = login.authenticate(&broker, address, request).await;
                         peer.is_known.set(peer.is_known.get() || login.is_done());
-                        Answer::Control(Response::SaslAuthenticate(answer))
+                        answer.map_or(Answer::Silence, |answer| Answer::Control(Response::SaslAuthenticate(answer)))
                     }
                     .boxed_local(),
                 ))
@@ -163,7 +165,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
                 Reply::Alone(once(
                     async move {
                         let mut response = map::answer(&broker, &caller, request).await;
-                        response.set_throttle_time(millis(throttle));
+                        response.set_throttle_time(millis(throttle).max(caller.wait_ms.get()));
                         Answer::Control(response)
                     }
                     .boxed_local(),
@@ -217,8 +219,8 @@ impl Handler<KafkaProtocol> for KafkaHandler {
 
     /// Mutes the connection after a response with a throttle time.
     fn pause(&self, session: &mut Session, _spent: Spent) -> Option<Held> {
-        if let Some(refused) = session.refused {
-            return Some(Box::pin(tokio::time::sleep(refused)));
+        if let Some(Unwelcome { closes_after, .. }) = session.refused {
+            return Some(Box::pin(tokio::time::sleep(closes_after)));
         }
         let Muted { delay, client, usage } = session.mute.take()?;
         let identity = session.login.identity();
@@ -251,7 +253,8 @@ impl Session {
         let leaving = self.leaving.clone();
         let shares = self.shares.clone();
         let mute = self.mute.clone();
-        Caller { client, identity, advertised: self.advertised.clone(), version, leaving, shares, mute }
+        let wait_ms = Cell::new(0);
+        Caller { client, identity, advertised: self.advertised.clone(), version, leaving, shares, mute, wait_ms }
     }
 }
 
@@ -289,6 +292,7 @@ fn written(address: SocketAddr) -> String {
 /// Waits for the outcomes of all batches.
 async fn finish(broker: Arc<Broker>, attempts: Attempts, throttle_ms: i32) -> Answer {
     let mut topics: Vec<(Arc<str>, Vec<PartitionProduced>)> = Vec::new();
+    let mut throttle_ms = throttle_ms;
     for Tried { topic, partition, attempt, sent } in attempts {
         let published = match attempt {
             Ok(Attempt::Done(published)) => Ok(published),
@@ -299,6 +303,7 @@ async fn finish(broker: Arc<Broker>, attempts: Attempts, throttle_ms: i32) -> An
             Ok(Attempt::Commits(committing)) => committing.finish(&broker).await.map_err(Refusal::of_batch),
             Err(refusal) => Err(refusal),
         };
+        throttle_ms = throttle_ms.max(published.as_ref().err().map_or(0, |refusal| refusal.throttle_ms));
         let produced = map::produced(partition, published);
         match topics.last_mut() {
             Some((last, partitions)) if *last == topic => partitions.push(produced),

@@ -143,8 +143,13 @@ pub(super) fn code(error: &Error) -> Code {
 }
 
 /// Maps an error about a produced batch: an invalid batch is reported as an invalid record.
+///
+/// A quota that refuses the batch is reported as a problem of the storage, which a producer of each client repeats. The
+/// code of KIP-599 would fit, but only Java's producer repeats it: librdkafka takes it for permanent
+/// (`rd_kafka_err_action` in its `rdkafka_request.c`), and drops the records.
 pub(super) fn of_produce(error: &Error) -> Code {
     match error.kind {
+        ErrorKind::Busy if error.is_throttled() => Code::KAFKA_STORAGE_ERROR,
         ErrorKind::Malformed | ErrorKind::Invalid | ErrorKind::Unsupported => Code::INVALID_RECORD,
         _ => code(error),
     }
@@ -169,6 +174,8 @@ mod tests {
     fn a_full_disk_is_a_storage_error_that_clients_repeat() {
         assert_eq!(of_produce(&Error::new(ErrorKind::DiskFull, "why")), Code::KAFKA_STORAGE_ERROR);
         assert_eq!(Code::KAFKA_STORAGE_ERROR.0, 56);
+        let throttled = Error::throttled("why", 1000);
+        assert_eq!((of_produce(&throttled), code(&throttled)), (Code(56), Code::THROTTLING_QUOTA_EXCEEDED));
     }
 
     #[test]

@@ -117,7 +117,7 @@ pub(super) fn produced(partition: PartitionId, published: Result<broker::Publish
             message: None,
             records: Vec::new(),
         },
-        Err(Refusal { code, message, records }) => {
+        Err(Refusal { code, message, records, .. }) => {
             PartitionProduced { message: Some(message), records, ..PartitionProduced::refused(partition, code) }
         }
     }

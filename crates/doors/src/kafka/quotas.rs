@@ -2,15 +2,15 @@
 //!
 //! Answers follow `ClientQuotasImage` and `ClientQuotaControlManager` in Kafka's source. In addition there is
 //! the key `request_rate`, in requests per second: `request_percentage` is a share of the time of a broker's threads,
-//! which this broker does not measure, so that key is refused. Quotas of roles, which Kafka does not have, are neither
-//! shown nor changed.
+//! which this broker does not measure, so that key is refused. Quotas of roles and tenants, which Kafka does not have,
+//! are entities of the types `role` and `tenant`; the keys of counts are their names in this broker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use broker::{Broker, QuotaChange};
-use engine::security::{QuotaEntity, QuotaKind, QuotaSubject, Resource, UserName, Which};
+use engine::security::{QuotaEntity, QuotaKind, QuotaSubject, Resource, RoleName, TenantName, UserName, Which};
 
 use super::caller::Caller;
 use super::errors::{self, Code};
@@ -25,6 +25,12 @@ use super::outcome::{Failure, of_error, outcome_code};
 const USER: &str = "user";
 const CLIENT_ID: &str = "client-id";
 const IP: &str = "ip";
+/// Types of entities that Kafka does not have.
+const ROLE: &str = "role";
+const TENANT: &str = "tenant";
+const TYPES: [&str; 5] = [USER, CLIENT_ID, IP, ROLE, TENANT];
+/// Types of which an entity has at most one.
+const SUBJECTS: [&str; 3] = [USER, ROLE, TENANT];
 
 /// Ways in which a component of a filter matches.
 const EXACT: i8 = 0;
@@ -44,6 +50,7 @@ fn key_of(kind: QuotaKind) -> &'static str {
         QuotaKind::BytesOut => "consumer_byte_rate",
         QuotaKind::Requests => "request_rate",
         QuotaKind::Connections => "connection_creation_rate",
+        count => count.name(),
     }
 }
 
@@ -56,7 +63,7 @@ pub(super) async fn describe(
         caller.may_use(broker, 48, &Resource::CLUSTER).map_err(|code| (code, None))?;
         let filter = Filter::parse(request.components, request.strict).map_err(|(code, why)| (code, Some(why)))?;
         let quotas = broker.security.quotas().await.map_err(|error| (errors::code(&error), Some(error.message)))?;
-        let matching = quotas.into_iter().filter_map(|(entity, values)| Some((named(&entity)?, values)));
+        let matching = quotas.into_iter().map(|(entity, values)| (named(&entity), values));
         Ok(matching.filter(|(entity, _)| filter.matches(entity)).map(entry).collect())
     };
     match found.await {
@@ -74,12 +81,13 @@ pub(super) async fn describe(
     }
 }
 
-/// Converts an entity; returns `None` if Kafka has none like it.
-fn named(entity: &QuotaEntity) -> Option<Named> {
+/// Converts an entity.
+fn named(entity: &QuotaEntity) -> Named {
     let QuotaEntity { subject, client, address } = entity;
     let mut named = Named::new();
     match subject {
-        Some(QuotaSubject::Role(_)) => return None,
+        Some(QuotaSubject::Role(role)) => drop(named.insert(ROLE, Some(role.as_str().to_owned()))),
+        Some(QuotaSubject::Tenant(tenant)) => drop(named.insert(TENANT, Some(tenant.as_str().to_owned()))),
         Some(QuotaSubject::User(user)) => drop(named.insert(USER, Some(user.as_str().to_owned()))),
         Some(QuotaSubject::EachUser) => drop(named.insert(USER, None)),
         None => {}
@@ -94,7 +102,7 @@ fn named(entity: &QuotaEntity) -> Option<Named> {
         Some(Which::Default) => drop(named.insert(IP, None)),
         None => {}
     }
-    Some(named)
+    named
 }
 
 fn entry((entity, values): (Named, Vec<(QuotaKind, f64)>)) -> EntryData {
@@ -123,7 +131,7 @@ impl Filter {
             if filter.has(&entity_type) {
                 return Err(invalid(format!("Entity type {entity_type} cannot appear more than once in the filter.")));
             }
-            if ![USER, CLIENT_ID, IP].contains(&entity_type.as_str()) {
+            if !TYPES.contains(&entity_type.as_str()) {
                 return Err((Code::UNSUPPORTED_VERSION, format!("Unsupported entity type {entity_type}")));
             }
             match (match_type, r#match) {
@@ -221,12 +229,26 @@ fn changes_of(
     Ok(changes)
 }
 
+/// Kinds of quotas that a tenant can have. The first ones are those of users and roles without a client id.
+const OF_TENANTS: [QuotaKind; 9] = [
+    QuotaKind::BytesIn,
+    QuotaKind::BytesOut,
+    QuotaKind::Requests,
+    QuotaKind::OpenConnections,
+    QuotaKind::Subscriptions,
+    QuotaKind::Topics,
+    QuotaKind::Queues,
+    QuotaKind::Caches,
+    QuotaKind::StoredBytes,
+];
+
 fn kind_of(entity: &QuotaEntity, key: &str) -> Result<QuotaKind, Failure> {
     let is_of_address = entity.address.is_some();
-    let kinds: &[QuotaKind] = if is_of_address {
-        &[QuotaKind::Connections]
-    } else {
-        &[QuotaKind::BytesIn, QuotaKind::BytesOut, QuotaKind::Requests]
+    let kinds: &[QuotaKind] = match entity {
+        _ if is_of_address => &[QuotaKind::Connections],
+        QuotaEntity { subject: Some(QuotaSubject::Tenant(_)), .. } => &OF_TENANTS,
+        QuotaEntity { subject: Some(_), client: None, .. } => &OF_TENANTS[..5],
+        _ => &QuotaKind::CHARGED,
     };
     let known = kinds.iter().copied().find(|kind| key_of(*kind) == key);
     known.ok_or_else(|| {
@@ -258,14 +280,31 @@ fn entity_of(parts: &[alter::EntityData]) -> Result<QuotaEntity, Failure> {
             USER => entity.subject = Some(name.map_or(Ok(QuotaSubject::EachUser), subject_of)?),
             CLIENT_ID => entity.client = Some(name.map_or(Which::Default, |name| Which::One(name.into()))),
             IP => entity.address = Some(name.map_or(Ok(Which::Default), address_of)?),
+            ROLE | TENANT => entity.subject = Some(named_subject(entity_type, name)?),
             other => return Err(invalid(format!("Unhandled client quota entity type: {other}"))),
         }
         if name == Some("") {
             return Err(invalid(format!("Empty {entity_type} not supported")));
         }
     }
+    if SUBJECTS.iter().filter(|subject| types.iter().any(|name| name == *subject)).count() > 1 {
+        return Err(invalid(format!("An entity has at most one of the types {}.", SUBJECTS.join(", "))));
+    }
     entity.validate().map_err(of_error)?;
     Ok(entity)
+}
+
+/// Returns the role or the tenant of this name, which has no default.
+fn named_subject(entity_type: &str, name: Option<&str>) -> Result<QuotaSubject, Failure> {
+    let name = name.ok_or_else(|| invalid(format!("The entity type {entity_type} has no default: name one.")))?;
+    if name.is_empty() {
+        return Err(invalid(format!("Empty {entity_type} not supported")));
+    }
+    let subject = match entity_type {
+        ROLE => RoleName::parse(name).map(QuotaSubject::Role),
+        _ => TenantName::parse(name).map(QuotaSubject::Tenant),
+    };
+    subject.map_err(of_error)
 }
 
 fn subject_of(name: &str) -> Result<QuotaSubject, Failure> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use broker::{Broker, Identity, LoginSource, Sasl, SaslStep};
+use broker::{Broker, Hold, Identity, LoginSource, Sasl, SaslStep};
 use bytes::Bytes;
 use engine::security::{ANONYMOUS, Credential, Mechanism, Resource, UserName};
 use engine::{Error, ErrorKind};
@@ -41,6 +41,8 @@ pub(super) struct Login {
     step: RefCell<Step>,
     /// Anonymous until the login has succeeded.
     identity: RefCell<Arc<Identity>>,
+    /// Count of the connection for the quotas of its client, once it may send requests.
+    hold: RefCell<Option<Hold>>,
 }
 
 #[derive(Default)]
@@ -62,7 +64,17 @@ impl Login {
     pub(super) fn new(is_required: bool, host: &str, certified: Option<Identity>) -> Self {
         let is_certified = Cell::new(certified.is_some());
         let identity = RefCell::new(Arc::new(certified.unwrap_or_else(|| Identity::anonymous(host))));
-        Self { is_required, is_certified, step: RefCell::default(), identity }
+        Self { is_required, is_certified, step: RefCell::default(), identity, hold: RefCell::default() }
+    }
+
+    /// Counts the connection for its client, unless that still has to log in.
+    pub(super) fn count(&self, broker: &Broker) -> engine::Result<()> {
+        let is_open = !self.is_required || self.is_certified.get();
+        if is_open { self.count_for(broker, &self.identity()) } else { Ok(()) }
+    }
+
+    fn count_for(&self, broker: &Broker, identity: &Identity) -> engine::Result<()> {
+        broker.security.hold_connection(broker::Door::Kafka, identity, &mut self.hold.borrow_mut())
     }
 
     /// Returns the identity of the client; anonymous if the connection has not logged in.
@@ -129,13 +141,15 @@ impl Login {
         SaslHandshakeResponse { error_code: code.0, mechanisms: Sasl::MECHANISMS.map(str::to_owned).to_vec() }
     }
 
-    /// Handles one message of the client. No other request of the connection may come in between.
+    /// Handles one message of the client. No other request of the connection may come in between. Returns `None` if the
+    /// connection is closed without an answer, as Kafka does at its limits of connections (`ConnectionQuotas` in its
+    /// `SocketServer`): clients connect again later, while a failed authentication is final for them.
     pub(super) async fn authenticate(
         &self,
         broker: &Broker,
         address: Option<IpAddr>,
         request: SaslAuthenticateRequest,
-    ) -> SaslAuthenticateResponse {
+    ) -> Option<SaslAuthenticateResponse> {
         let step = self.step.replace(Step::Busy);
         let source = LoginSource { door: broker::Door::Kafka, address };
         let advanced = match step {
@@ -155,6 +169,11 @@ impl Login {
                 (Code::SASL_AUTHENTICATION_FAILED, Some(text), Bytes::new())
             }
             Ok(SaslStep::Done(identity, answer)) => {
+                if let Err(error) = self.count_for(broker, &identity) {
+                    tracing::debug!(address = %source, %error, "closed a connection");
+                    self.step.replace(Step::Failed);
+                    return None;
+                }
                 tracing::debug!(user = %identity.user(), address = %source, "logged in");
                 broker::act_as(identity.user());
                 self.identity.replace(identity);
@@ -173,12 +192,12 @@ impl Login {
         };
         let expires_ms = broker.security.expires_ms(&self.identity.borrow()).filter(|_| self.is_done());
         let left_ms = expires_ms.map_or(0, |expires_ms| expires_ms.saturating_sub(broker.now_ms()));
-        SaslAuthenticateResponse {
+        Some(SaslAuthenticateResponse {
             error_code: code.0,
             error_message: message,
             auth_bytes,
             session_lifetime_ms: i64::try_from(left_ms).unwrap_or(i64::MAX),
-        }
+        })
     }
 
     /// Returns `true` unless the connection has logged in by SASL as another user.

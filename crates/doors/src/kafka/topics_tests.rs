@@ -29,6 +29,7 @@ fn caller() -> Caller {
         leaving: Default::default(),
         shares: ShareConnection::new(Arc::default(), Weak::new()).into(),
         mute: Default::default(),
+        wait_ms: std::cell::Cell::new(0),
     }
 }
 

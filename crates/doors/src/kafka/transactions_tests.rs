@@ -28,6 +28,7 @@ fn caller(version: i16) -> Caller {
         leaving: Default::default(),
         shares: ShareConnection::new(Arc::default(), Weak::new()).into(),
         mute: Default::default(),
+        wait_ms: std::cell::Cell::new(0),
     }
 }
 

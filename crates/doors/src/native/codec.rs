@@ -109,7 +109,7 @@ impl Protocol for NativeProtocol {
                 response.encode(correlation, &mut bytes);
                 out.put_shared(held.charge(bytes));
             }
-            Answer::LastWords(error) => Response::Error(error).encode(NO_CORRELATION, out.buf()),
+            Answer::LastWords(error) => out.put(&last_words(error)),
         }
     }
 
@@ -207,6 +207,13 @@ impl DeliveryEncoder {
 }
 
 /// Returns the push that announces the shutdown of the broker.
+/// Encodes the error with which a connection ends.
+pub(super) fn last_words(error: Error) -> Bytes {
+    let mut bytes = BytesMut::new();
+    Response::Error(error).encode(NO_CORRELATION, &mut bytes);
+    bytes.freeze()
+}
+
 pub(super) fn go_away() -> Bytes {
     encode_push(&Push::GoAway { error: shutting_down() })
 }

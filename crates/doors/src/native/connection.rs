@@ -5,10 +5,10 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use broker::{
-    Acting, Broker, Direct, Door, Identity, Origin, Security, Subscription, SubscriptionHandle, Usage, Wakes,
+    Acting, Broker, Direct, Door, Holding, Identity, Origin, Security, Subscription, SubscriptionHandle, Unwelcome,
+    Usage, Wakes,
 };
 use bytes::Bytes;
 use engine::{Delivery, Error, ErrorKind, PartitionId, Result, SourceId, TopicName};
@@ -48,8 +48,8 @@ pub(super) struct Connection {
     pub(super) login: Login,
     pub(super) room: Room,
     pub(super) shared: Arc<Shared>,
-    /// Time after which the connection is closed, because too many began at its address.
-    refused: Option<Duration>,
+    /// Refusal of the connection, because too many began at its address.
+    refused: Option<Unwelcome>,
 }
 
 /// State of a connection that its lanes use, too.
@@ -105,6 +105,10 @@ impl Handler<NativeProtocol> for NativeHandler {
     }
 
     fn open(&self, connection: &Rc<Connection>, outbox: &Arc<Outbox>) -> Stream {
+        if let Some(Unwelcome { error, .. }) = &connection.refused {
+            outbox.push([codec::last_words(error.clone())]);
+            outbox.flush();
+        }
         Stream {
             connection: connection.clone(),
             outbox: outbox.clone(),
@@ -154,8 +158,8 @@ impl Handler<NativeProtocol> for NativeHandler {
     /// Stops reading a stream whose client exceeds a quota. Deliveries are charged and delayed on their lanes.
     fn pause(&self, stream: &mut Stream, spent: Spent) -> Option<Held> {
         let Connection { refused, login, shared, .. } = &*stream.connection;
-        if let Some(refused) = *refused {
-            return Some(Box::pin(tokio::time::sleep(refused)));
+        if let Some(Unwelcome { closes_after, .. }) = refused {
+            return Some(Box::pin(tokio::time::sleep(*closes_after)));
         }
         if !self.broker.security.has_quotas() || login.is_missing() {
             return None;
@@ -206,6 +210,7 @@ impl NativeHandler {
     pub(super) fn check(&self, stream: &Stream, request: &Request) -> Result<()> {
         let login = &stream.connection.login;
         login.check(&self.broker)?;
+        login.count(&self.broker)?;
         access::check(&self.broker, &login.current(), request)
     }
 
@@ -247,22 +252,20 @@ impl NativeHandler {
         }
         let mut request = map::subscribe(request)?;
         request.origin = Origin { connection: peer.id, thread: Some(peer.worker) };
+        let identity = stream.connection.login.identity();
+        request.hold = Some(self.broker.security.hold(Door::Native, &identity, Holding::Subscription)?);
         let reader = Arc::downgrade(&self.broker);
-        request.permit =
-            self.broker.security.permit(stream.connection.login.identity(), move |_, identity, topic, _| {
-                reader.upgrade().is_some_and(|broker| access::may_read(&broker, identity, topic))
-            });
+        request.permit = self.broker.security.permit(identity.clone(), move |_, identity, topic, _| {
+            reader.upgrade().is_some_and(|broker| access::may_read(&broker, identity, topic))
+        });
         let names_topics = matches!(request.pattern, engine::Pattern::Wildcard(_));
         let tenant = stream.connection.login.current().tenant().cloned();
         let encoder = move || DeliveryEncoder::new(id, names_topics, tenant.clone());
         let broker = self.broker.clone();
         let outbox = stream.outbox.clone();
         let quic = peer.quic.clone();
-        let meter = Meter {
-            security: self.broker.security.clone(),
-            identity: stream.connection.login.identity(),
-            outbox: quic.is_none().then(|| shared.clone()),
-        };
+        let meter =
+            Meter { security: self.broker.security.clone(), identity, outbox: quic.is_none().then(|| shared.clone()) };
         if quic.is_none() && outbox.is_direct() {
             let outbox = outbox.clone();
             let encoder = Mutex::new(encoder());

@@ -4,7 +4,7 @@ use std::cell::{Ref, RefCell};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use broker::{Broker, Door, Identity, LoginSource, Sasl, SaslStep, unknown_mechanism};
+use broker::{Broker, Door, Hold, Identity, LoginSource, Sasl, SaslStep, unknown_mechanism};
 use engine::{Error, ErrorKind, Result};
 use net::UnixPeer;
 use net::service::{Peer, Transport};
@@ -33,6 +33,8 @@ pub(super) struct Login {
     step: RefCell<Step>,
     /// Anonymous until the login has succeeded.
     identity: RefCell<Arc<Identity>>,
+    /// Count of the connection for the quotas of its client, once it may send requests.
+    hold: RefCell<Option<Hold>>,
 }
 
 #[derive(Default)]
@@ -55,7 +57,18 @@ impl Login {
         let known = certified.or_else(|| is_owner.then(|| broker.security.log_in_owner(source)));
         let step = if known.is_some() { Step::In } else { Step::Out };
         let identity = known.unwrap_or_else(|| Identity::anonymous(&source.host()));
-        Self { is_required, step: RefCell::new(step), identity: RefCell::new(Arc::new(identity)) }
+        let hold = RefCell::default();
+        Self { is_required, step: RefCell::new(step), identity: RefCell::new(Arc::new(identity)), hold }
+    }
+
+    /// Counts the connection for its client, unless it is counted. It is not counted before its first request, which
+    /// may be a login as the administrator.
+    pub(super) fn count(&self, broker: &Broker) -> Result<()> {
+        if self.hold.borrow().is_some() { Ok(()) } else { self.count_for(broker, &self.identity()) }
+    }
+
+    fn count_for(&self, broker: &Broker, identity: &Identity) -> Result<()> {
+        broker.security.hold_connection(Door::Native, identity, &mut self.hold.borrow_mut())
     }
 
     pub(super) fn identity(&self) -> Arc<Identity> {
@@ -114,6 +127,7 @@ impl Login {
                 (false, challenge)
             }
             SaslStep::Done(identity, answer) => {
+                self.count_for(broker, &identity)?;
                 tracing::debug!(user = %identity.user(), address = %source, "logged in");
                 broker::act_as(identity.user());
                 self.identity.replace(identity);

@@ -325,7 +325,7 @@ pub(super) fn publish_lost(broker: &Broker, topic: &str, error: &Error) {
     tracing::debug!(topic, %error, "a publish without acknowledgement failed");
 }
 
-/// Converts a subscribe request. The connection adds the origin and the direct outbox.
+/// Converts a subscribe request. The connection adds the origin, the count and the direct outbox.
 pub(super) fn subscribe(request: Subscribe) -> Result<broker::Subscribe> {
     Ok(broker::Subscribe {
         pattern: Pattern::parse(&request.topic)?,
@@ -339,6 +339,7 @@ pub(super) fn subscribe(request: Subscribe) -> Result<broker::Subscribe> {
         is_channel: false,
         permit: Permit::ALL,
         origin: broker::Origin::default(),
+        hold: None,
         direct: None,
     })
 }

@@ -55,7 +55,7 @@ use map::{Ask, Door, Rpc};
 use names::Names;
 
 use crate::strangers::{self, Stranger};
-use crate::{ledger, login};
+use crate::{ledger, login, throttle};
 
 /// Maximum bytes of requests in flight, over all connections.
 const BODIES_BYTES_MAX: usize = 256 << 20;
@@ -134,7 +134,7 @@ impl Settings {
 fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
     let code = match refusal.reason {
         Reason::Host | Reason::Origin => Code::PermissionDenied,
-        Reason::Memory => Code::ResourceExhausted,
+        Reason::Memory | Reason::Rate => Code::ResourceExhausted,
         _ => Code::InvalidArgument,
     };
     let failure = Failure::new(code, refusal.message.clone());
@@ -200,7 +200,8 @@ async fn open(
 ) -> io::Result<SocketAddr> {
     let acceptor = Acceptor::bind(settings.address)?;
     let address = acceptor.local_addr()?;
-    let runtime = settings.runtime(broker.doors(), ledger::of_answers(&broker));
+    let newcomers = throttle::newcomers(&broker, broker::Door::Pubsub);
+    let runtime = HttpSettings { newcomers, ..settings.runtime(broker.doors(), ledger::of_answers(&broker)) };
     // Before the first push, which must not be sent to this door.
     broker.doors().opened(broker::Door::Pubsub, address);
     let door = Door::new(
@@ -258,6 +259,9 @@ async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answe
             login::identify(&door.broker, broker::Door::Pubsub, &head.headers, Some(&caller), is_required).await;
         let identity = Arc::new(identity.map_err(unauthenticated)?);
         broker::act_as(identity.user());
+        if !is_open(&head) {
+            throttle::count_connection(&door.broker, broker::Door::Pubsub, &caller, &identity)?;
+        }
         Ok(Ask { door, address, identity, held: Arc::default(), drain: caller.connection.drain(), deadline })
     };
     let refuse = |failure| if is_grpc { codec::unary(Err(failure)) } else { rest::refuse(&failure) };

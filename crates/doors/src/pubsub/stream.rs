@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use broker::{Acting, FREE_BYTES, Identity, Receipt, Receive, Usage};
+use broker::{Acting, FREE_BYTES, Hold, Holding, Identity, Receipt, Receive, Usage};
 use engine::queue::QueueDefinition;
 use engine::security::Operation;
 use parking_lot::Mutex;
@@ -206,6 +206,8 @@ struct Dialogue {
     address: IpAddr,
     answers: mpsc::Sender<Result<Encoded>>,
     hears_heartbeats: bool,
+    /// Count of the stream for the quotas of its client.
+    _hold: Hold,
 }
 
 /// Opens a stream with its first request. Its responses are read from the channel.
@@ -233,6 +235,7 @@ pub(super) async fn open(ask: Ask, mut messages: Messages) -> Result<mpsc::Recei
         let message = format!("Subscription is a push subscription: (resource={})", name.id);
         return Err(Failure::precondition(message));
     }
+    let hold = ask.door.broker.security.hold(broker::Door::Pubsub, &ask.identity, Holding::Subscription)?;
     let dialogue = Dialogue {
         door: ask.door.clone(),
         identity: ask.identity.clone(),
@@ -241,6 +244,7 @@ pub(super) async fn open(ask: Ask, mut messages: Messages) -> Result<mpsc::Recei
         address: ask.address,
         answers,
         hears_heartbeats: first.protocol_version >= HEARTBEAT_VERSION,
+        _hold: hold,
     };
     let user = ask.identity.user().clone();
     let client = Acting { door: broker::Door::Pubsub, address: Some(ask.address), user };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use broker::metrics::Exposition;
-use broker::{Answers, Broker, Direct, Held, Origin, Permit, Subscribe, Subscription, SubscriptionHandle};
+use broker::{Answers, Broker, Direct, Held, Hold, Origin, Permit, Subscribe, Subscription, SubscriptionHandle};
 use bytes::Bytes;
 use engine::glob::matches;
 use engine::streams::ID_HEADER;
@@ -169,6 +169,7 @@ impl Channels {
         client: &Arc<Client>,
         origin: Origin,
         permit: Permit,
+        hold: Hold,
         heard: Heard,
     ) -> Result<(Listener, Ready)> {
         let pattern = match &heard {
@@ -197,6 +198,7 @@ impl Channels {
             is_channel: true,
             permit,
             origin,
+            hold: Some(hold),
             direct: Some(Box::new(AtOnce(mouth.clone()))),
         });
         let subscription = subscription.await?;

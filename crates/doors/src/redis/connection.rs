@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::{Answers, Broker, Cache, Caches, Commit, Finished, Identity, LockedCache, Waiting, Wakes};
+use broker::{Answers, Broker, Cache, Caches, Commit, Finished, Identity, LockedCache, Unwelcome, Waiting, Wakes};
 use engine::cache::CacheSettings;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -109,8 +109,10 @@ pub(super) struct Session {
     ending: Option<Rc<Notify>>,
     /// `true` after the client has killed its own connection: pending replies are sent, and nothing more is read.
     pub(super) is_over: bool,
-    /// Time after which the connection is closed, because too many began at its address.
-    refused: Option<Duration>,
+    /// Refusal of the connection, because too many began at its address or are open.
+    refused: Option<Unwelcome>,
+    /// Count of the connection for the quotas of its client, once it may send commands.
+    pub(super) hold: commands::session::Count,
     pub(super) answers: Answers,
     caches: Arc<Caches>,
 }
@@ -175,6 +177,7 @@ impl Handler<RedisProtocol> for Door {
         self.clients.add(client.clone());
         let certified = commands::session::certified(self, peer, &client);
         let (login, identity) = commands::session::begin(self, certified.as_ref(), &client);
+        let (hold, refused) = commands::session::welcome(self, &client, &login, &identity);
         Session {
             client,
             peer: Rc::clone(peer),
@@ -198,7 +201,8 @@ impl Handler<RedisProtocol> for Door {
             request_bytes: 0,
             ending: None,
             is_over: false,
-            refused: self.broker.security.connected(broker::Door::Redis, peer.address.map(|at| at.ip())),
+            refused,
+            hold,
             answers: self.broker.answers().clone(),
             caches: self.broker.caches.clone(),
         }
@@ -274,8 +278,8 @@ impl Handler<RedisProtocol> for Door {
 
     /// Stops reading a connection that exceeds a quota.
     fn pause(&self, session: &mut Session, spent: Spent) -> Option<Held> {
-        if let Some(refused) = session.refused {
-            return Some(Box::pin(tokio::time::sleep(refused)));
+        if let Some(Unwelcome { closes_after, .. }) = session.refused {
+            return Some(Box::pin(tokio::time::sleep(closes_after)));
         }
         if !self.broker.security.has_quotas() || *session.login.borrow() == Login::Needed {
             return None;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use broker::metrics::Exposition;
-use broker::{Broker, Identity, Security};
+use broker::{Broker, Hold, Identity, Security};
 use bytes::Bytes;
 use engine::security::{Operation, Resource, ResourceKind};
 use parking_lot::Mutex;
@@ -39,6 +39,7 @@ pub(super) struct ShardListener {
     channels: Arc<ShardChannels>,
     name: Vec<u8>,
     mouth: Arc<Mouth>,
+    _hold: Hold,
 }
 
 impl Drop for ShardListener {
@@ -101,6 +102,7 @@ impl ShardChannels {
         client: &Arc<Client>,
         identity: &Arc<Identity>,
         name: &[u8],
+        hold: Hold,
     ) -> ShardListener {
         let mouth = Arc::new(Mouth {
             client: client.clone(),
@@ -112,7 +114,7 @@ impl ShardChannels {
         let opened = mouth.clone();
         // A task that this thread spawns runs after the confirmation is written.
         tokio::spawn(async move { opened.open() });
-        ShardListener { channels: self.clone(), name: name.to_vec(), mouth }
+        ShardListener { channels: self.clone(), name: name.to_vec(), mouth, _hold: hold }
     }
 
     /// Publishes a message and returns the number of its receivers. They share its bytes, which are held until the last

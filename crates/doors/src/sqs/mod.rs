@@ -65,6 +65,7 @@ use sigv4::{Auth, Signer};
 use crate::ledger;
 use crate::login;
 use crate::strangers::{self, Stranger};
+use crate::throttle;
 
 /// Maximum size of a request body. A message of 1 MiB takes three times as many bytes if each of them is escaped.
 const BODY_BYTES_MAX: usize = 4 << 20;
@@ -273,6 +274,9 @@ impl Door {
                 return failed(failure);
             }
         };
+        if let Err(error) = self.count_connection(head, &context) {
+            return failed(error.into());
+        }
         if let Some(rest) =
             head.uri.path().strip_prefix(peek::PATH).filter(|rest| matches!(rest.as_bytes(), [] | [b'/', ..]))
         {
@@ -304,6 +308,12 @@ impl Door {
         }
         let RequestContext { identity, held, .. } = context;
         Answered { protocol: call.protocol, action, answer, held: held.into_inner(), identity: Some(identity) }
+    }
+
+    /// Refuses a client that has as many connections as a quota allows.
+    fn count_connection(&self, head: &Parts, context: &RequestContext<'_>) -> engine::Result<()> {
+        let Some(caller) = head.extensions.get::<Caller>() else { return Ok(()) };
+        throttle::count_connection(&self.sqs.broker, broker::Door::Sqs, caller, &context.identity)
     }
 
     /// Refuses a client that has exceeded a quota, and charges the request otherwise.
@@ -536,7 +546,8 @@ async fn open(
 ) -> io::Result<SocketAddr> {
     let acceptor = Acceptor::bind(settings.address)?;
     let address = acceptor.local_addr()?;
-    let runtime = settings.runtime(broker.doors(), ledger::of_answers(&broker));
+    let newcomers = throttle::newcomers(&broker, broker::Door::Sqs);
+    let runtime = HttpSettings { newcomers, ..settings.runtime(broker.doors(), ledger::of_answers(&broker)) };
     let Settings { account, region, url, cooldown, auth, tls, .. } = settings;
     let auth = Arc::new(auth);
     let door = Arc::new(Door {

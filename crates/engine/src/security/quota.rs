@@ -1,16 +1,17 @@
-//! Quotas: rates that the clients of a user, of a role, with a client id or at an address may not exceed.
+//! Quotas: what the clients of a user, of a role, of a tenant, with a client id or at an address may not exceed.
 //!
-//! The quotas of users and client ids are Kafka's (KIP-13, KIP-55, KIP-546): of all that match a client, the most
-//! specific one is effective. Quotas of roles rank between those of a user and those of all users. The quota of an
-//! address (KIP-612) is effective in addition. A rate is enforced by a token bucket, whose arithmetic is
-//! [`charged_until`].
+//! A quota is a rate per second, or a count of what exists at one time. The rates of users and client ids are Kafka's
+//! (KIP-13, KIP-55, KIP-546): of all that match a client, the most specific one is effective. Quotas of roles rank
+//! between those of a user and those of all users. The quota of an address (KIP-612) is effective in addition, and so
+//! is that of a tenant: it is shared by all users of the tenant, and a user with a quota must not escape it. A rate is
+//! enforced by a token bucket, whose arithmetic is [`charged_until`].
 
 use core::net::{IpAddr, Ipv6Addr};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use super::{RoleName, UserName};
+use super::{RoleName, TenantName, UserName};
 use crate::error::{Error, Result};
 use crate::limits::{QUOTA_CLIENT_BYTES_MAX, QUOTAS_MAX};
 
@@ -22,7 +23,7 @@ const NS_PER_S: u64 = 1_000_000_000;
 /// Maximum fraction of a value that has to be a whole number; Kafka's (`ClientQuotaControlManager`).
 const FRACTION_MAX: f64 = 1e-6;
 
-/// Rate that a quota limits.
+/// Rate or count that a quota limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum QuotaKind {
@@ -34,10 +35,46 @@ pub enum QuotaKind {
     Requests = 3,
     /// New connections per second; of addresses only.
     Connections = 4,
+    /// Connections that are open at one time; of users, roles and tenants.
+    OpenConnections = 5,
+    /// Subscriptions that are open at one time; of users, roles and tenants.
+    Subscriptions = 6,
+    /// Topics with names of a tenant, including those of its queues.
+    Topics = 7,
+    /// Queues with names of a tenant.
+    Queues = 8,
+    /// Caches with names of a tenant.
+    Caches = 9,
+    /// Bytes in the logs of the topics with names of a tenant.
+    StoredBytes = 10,
+}
+
+/// What a quota can be of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// Any clients.
+    Clients,
+    Addresses,
+    /// Users, roles and tenants, without a client id.
+    Holders,
+    Tenants,
 }
 
 impl QuotaKind {
-    pub const ALL: [Self; 4] = [Self::BytesIn, Self::BytesOut, Self::Requests, Self::Connections];
+    pub const ALL: [Self; 10] = [
+        Self::BytesIn,
+        Self::BytesOut,
+        Self::Requests,
+        Self::Connections,
+        Self::OpenConnections,
+        Self::Subscriptions,
+        Self::Topics,
+        Self::Queues,
+        Self::Caches,
+        Self::StoredBytes,
+    ];
+    /// Rates with which clients are charged for their requests.
+    pub const CHARGED: [Self; 3] = [Self::BytesIn, Self::BytesOut, Self::Requests];
 
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == code)
@@ -49,19 +86,44 @@ impl QuotaKind {
             Self::BytesOut => "bytes_out",
             Self::Requests => "requests",
             Self::Connections => "connections",
+            Self::OpenConnections => "open_connections",
+            Self::Subscriptions => "subscriptions",
+            Self::Topics => "topics",
+            Self::Queues => "queues",
+            Self::Caches => "caches",
+            Self::StoredBytes => "stored_bytes",
+        }
+    }
+
+    /// Returns `true` for a rate per second, `false` for a count of what exists at one time.
+    pub fn is_rate(self) -> bool {
+        self.scope() == Scope::Clients || self == Self::Connections
+    }
+
+    /// Returns `true` if the value is a number of bytes, or of bytes per second.
+    pub fn is_of_bytes(self) -> bool {
+        matches!(self, Self::BytesIn | Self::BytesOut | Self::StoredBytes)
+    }
+
+    fn scope(self) -> Scope {
+        match self {
+            Self::BytesIn | Self::BytesOut | Self::Requests => Scope::Clients,
+            Self::Connections => Scope::Addresses,
+            Self::OpenConnections | Self::Subscriptions => Scope::Holders,
+            Self::Topics | Self::Queues | Self::Caches | Self::StoredBytes => Scope::Tenants,
         }
     }
 
     /// Returns the maximum value if values are whole numbers, as those of Kafka's keys are.
     fn whole_max(self) -> Option<f64> {
         match self {
-            Self::BytesIn | Self::BytesOut => Some(i64::MAX as f64),
-            Self::Connections => Some(f64::from(i32::MAX)),
+            Self::BytesIn | Self::BytesOut | Self::StoredBytes => Some(i64::MAX as f64),
             Self::Requests => None,
+            _ => Some(f64::from(i32::MAX)),
         }
     }
 
-    /// Checks a value, which is a rate per second.
+    /// Checks a value, which is a rate per second or a count.
     pub fn validate(self, value: f64) -> Result<()> {
         let name = self.name();
         if !(value.is_finite() && value > 0.0) {
@@ -104,6 +166,8 @@ pub enum QuotaSubject {
     EachUser,
     /// The clients of each user that has a role; each user has this rate alone.
     Role(RoleName),
+    /// All clients of one tenant together, and what has its names.
+    Tenant(TenantName),
 }
 
 /// Clients that a quota limits: those of a subject, those with a client id, those of a subject that have a client id,
@@ -125,10 +189,14 @@ impl QuotaEntity {
         {
             return Err(Error::invalid(format!("the client id of a quota has 1 to {QUOTA_CLIENT_BYTES_MAX} bytes")));
         }
+        if matches!(subject, Some(QuotaSubject::Tenant(_))) && client.is_some() {
+            return Err(Error::invalid("a quota of a tenant cannot be combined with a client id"));
+        }
         match (subject.is_some() || client.is_some(), address) {
-            (false, None) => Err(Error::invalid("a quota needs a user, a role, a client id or an address")),
+            (false, None) => Err(Error::invalid("a quota needs a user, a role, a tenant, a client id or an address")),
             (true, Some(_)) => {
-                Err(Error::invalid("a quota of an address cannot be combined with a user, a role or a client id"))
+                let message = "a quota of an address cannot be combined with a user, a role, a tenant or a client id";
+                Err(Error::invalid(message))
             }
             _ => Ok(()),
         }
@@ -137,10 +205,21 @@ impl QuotaEntity {
     /// Checks that the entity can have a quota of this kind with this value.
     pub fn validate_value(&self, kind: QuotaKind, value: f64) -> Result<()> {
         self.validate()?;
-        if kind == QuotaKind::Connections && self.address.is_none() {
-            return Err(Error::invalid("a quota of connections needs an address: clients connect before they log in"));
+        let Self { subject, client, address } = self;
+        let name = kind.name();
+        match kind.scope() {
+            Scope::Addresses if address.is_none() => Err(Error::invalid(format!(
+                "a quota of {name} needs an address: clients connect before they log in. open_connections limits those \
+                 of a user, a role or a tenant"
+            ))),
+            Scope::Holders if subject.is_none() || client.is_some() => {
+                Err(Error::invalid(format!("a quota of {name} needs a user, a role or a tenant, and no client id")))
+            }
+            Scope::Tenants if !matches!(subject, Some(QuotaSubject::Tenant(_))) => Err(Error::invalid(format!(
+                "a quota of {name} needs a tenant: what exists has no owner, but a name, whose prefix is the tenant's"
+            ))),
+            _ => kind.validate(value),
         }
-        kind.validate(value)
     }
 }
 
@@ -152,6 +231,7 @@ impl fmt::Display for QuotaEntity {
             Some(QuotaSubject::User(user)) => write!(f, "user {user}")?,
             Some(QuotaSubject::EachUser) => f.write_str("each user")?,
             Some(QuotaSubject::Role(role)) => write!(f, "role {role}")?,
+            Some(QuotaSubject::Tenant(tenant)) => write!(f, "tenant {tenant}")?,
             None => {}
         }
         if self.subject.is_some() {
@@ -244,10 +324,10 @@ impl Quotas {
         self.count == 0
     }
 
-    /// Returns the bucket and the rate per second of the quota of this kind that is effective for a client, apart from
-    /// that of its address. The order is Kafka's (`ClientQuotaManager`), with roles after their user: a user before
-    /// its roles before each user before client ids alone; and within each of these, one client id before each client
-    /// id before none. Of the quotas of several roles with the same rank, the highest is effective.
+    /// Returns the bucket and the value of the quota of this kind that is effective for a client, apart from those of
+    /// its address and its tenant. The order is Kafka's (`ClientQuotaManager`), with roles after their user: a user
+    /// before its roles before each user before client ids alone; and within each of these, one client id before each
+    /// client id before none. Of the quotas of several roles with the same rank, the highest is effective.
     pub fn of_client<'a>(
         &self,
         user: &UserName,
@@ -275,6 +355,14 @@ impl Quotas {
         let user = entity.subject.as_ref().map(|_| user.clone());
         let client = entity.client.as_ref().and(client).map(Box::from);
         Some((BucketKey { entity, kind, user, client, address: None }, value))
+    }
+
+    /// Returns the bucket and the value of the quota of this kind of a tenant.
+    pub fn of_tenant(&self, tenant: &TenantName, kind: QuotaKind) -> Option<(BucketKey, f64)> {
+        let subject = Some(QuotaSubject::Tenant(tenant.clone()));
+        let entity = QuotaEntity { subject, ..QuotaEntity::default() };
+        let value = self.get(&entity, kind)?;
+        Some((BucketKey { entity, kind, user: None, client: None, address: None }, value))
     }
 
     /// Returns the bucket and the rate per second of the quota of this kind that is effective for an address.

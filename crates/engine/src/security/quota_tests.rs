@@ -12,11 +12,15 @@ fn user(name: &str) -> UserName {
     UserName::parse(name).expect("a name")
 }
 
+fn tenant(name: &str) -> TenantName {
+    TenantName::parse(name).expect("a name")
+}
+
 fn role(name: &str) -> RoleName {
     RoleName::parse(name).expect("a name")
 }
 
-/// Parses `user=ann client=* role=r address=*`.
+/// Parses `user=ann client=* role=r tenant=t address=*`.
 fn entity(text: &str) -> QuotaEntity {
     let mut entity = QuotaEntity::default();
     for (kind, name) in text.split(' ').filter_map(|word| word.split_once('=')) {
@@ -24,6 +28,7 @@ fn entity(text: &str) -> QuotaEntity {
             ("user", "*") => entity.subject = Some(QuotaSubject::EachUser),
             ("user", name) => entity.subject = Some(QuotaSubject::User(user(name))),
             ("role", name) => entity.subject = Some(QuotaSubject::Role(role(name))),
+            ("tenant", name) => entity.subject = Some(QuotaSubject::Tenant(tenant(name))),
             ("client", "*") => entity.client = Some(Which::Default),
             ("client", name) => entity.client = Some(Which::One(name.into())),
             ("address", "*") => entity.address = Some(Which::Default),
@@ -204,6 +209,7 @@ proptest! {
                 Some(QuotaSubject::User(user)) => (user.as_str() == name).then_some(0),
                 Some(QuotaSubject::Role(role)) => roles.contains(&role.as_str()).then_some(1),
                 Some(QuotaSubject::EachUser) => Some(2),
+                Some(QuotaSubject::Tenant(_)) => None,
                 None => Some(3),
             };
             let of_client = match &entity.client {
@@ -239,5 +245,45 @@ proptest! {
                 prop_assert!(passed as f64 <= allowed * 1.000_001 + 1.0, "{passed} of {allowed}");
             }
         }
+    }
+}
+
+#[test]
+fn the_quota_of_a_tenant_is_that_of_no_client_and_shared_by_all_of_its_users() {
+    let all = quotas(&[("tenant=acme", 5.0), ("user=ann", 3.0)]);
+    let (key, value) = all.of_tenant(&tenant("acme"), QuotaKind::BytesIn).expect("a quota");
+    assert_eq!((key.entity.clone(), key.clone().shared(), value), (entity("tenant=acme"), key, 5.0));
+    assert_eq!(all.of_tenant(&tenant("acme"), QuotaKind::BytesOut), None);
+    assert_eq!(all.of_tenant(&tenant("other"), QuotaKind::BytesIn), None);
+    assert_eq!(all.of_client(&user("bob"), [], None, QuotaKind::BytesIn), None, "it is effective in addition");
+}
+
+#[test]
+fn each_quota_is_of_those_who_can_have_it() {
+    use QuotaKind::{
+        BytesIn, Caches, Connections, OpenConnections, Queues, Requests, StoredBytes, Subscriptions, Topics,
+    };
+    let rates = [BytesIn, QuotaKind::BytesOut, Requests];
+    let of_tenants = [Topics, Queues, Caches, StoredBytes];
+    let holdings = [OpenConnections, Subscriptions];
+    let cases: [(&str, &[&[QuotaKind]]); 7] = [
+        ("user=ann", &[&rates, &holdings]),
+        ("user=*", &[&rates, &holdings]),
+        ("role=ops", &[&rates, &holdings]),
+        ("tenant=acme", &[&rates, &holdings, &of_tenants]),
+        ("user=ann client=app", &[&rates]),
+        ("client=*", &[&rates]),
+        ("address=*", &[&rates, &[Connections]]),
+    ];
+    for (text, kinds) in cases {
+        for kind in QuotaKind::ALL {
+            let is_valid = entity(text).validate_value(kind, 7.0).is_ok();
+            assert_eq!(is_valid, kinds.concat().contains(&kind), "{text} {}", kind.name());
+        }
+    }
+    assert!(entity("tenant=acme client=app").validate().is_err());
+    assert!(entity("tenant=acme").validate_value(Topics, 1.5).is_err(), "a count is a whole number");
+    for kind in QuotaKind::ALL {
+        assert_eq!((QuotaKind::from_code(kind as u8), kind.name().parse()), (Some(kind), Ok(kind)));
     }
 }

@@ -11,7 +11,7 @@
 //! | a member of a role | 4 | user (text), role (text) |
 //! | a token | 5 | its id (8 bytes, as a byte string) |
 //! | an access key | 6 | its id (text) |
-//! | a quota | 7 | kind of the subject (u8: 0 none, 1 user, 2 each user, 3 role), its name (text), |
+//! | a quota | 7 | kind of the subject (u8: 0 none, 1 user, 2 each user, 3 role, 4 tenant), its name (text), |
 //! | | | kind of the client id (u8: 0 none, 1 one, 2 each), the client id (text), |
 //! | | | kind of the address (u8: 0 none, 1 one, 2 each), the address (text), kind of the quota (u8) |
 //! | the tenant of a user | 8 | user (text) |
@@ -28,7 +28,7 @@
 //! | | | (u64, as for a token), sealed secret (byte string) |
 //! | a token of a user's own | 2 | the fields of version 1 |
 //! | the tenant of a user | 1 | tenant (text) |
-//! | a quota | 1 | rate per second (f64, as the bits of a u64) |
+//! | a quota | 1 | rate per second, or count (f64, as the bits of a u64) |
 //!
 //! Times are in ms since 1970.
 
@@ -60,6 +60,7 @@ const NONE: u8 = 0;
 const ONE: u8 = 1;
 const EACH: u8 = 2;
 const ROLE: u8 = 3;
+const TENANT: u8 = 4;
 
 /// Record of the topic, which adds an entry of a table or removes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -231,6 +232,7 @@ fn put_entity(out: &mut Vec<u8>, entity: &QuotaEntity) {
         Some(QuotaSubject::User(user)) => (ONE, user.as_str()),
         Some(QuotaSubject::EachUser) => (EACH, ""),
         Some(QuotaSubject::Role(role)) => (ROLE, role.as_str()),
+        Some(QuotaSubject::Tenant(tenant)) => (TENANT, tenant.as_str()),
     };
     out.put_u8(kind);
     put_text(out, name);
@@ -283,6 +285,7 @@ impl Fields<'_> {
             (ONE, name) => Some(QuotaSubject::User(UserName::parse(name)?)),
             (EACH, "") => Some(QuotaSubject::EachUser),
             (ROLE, name) => Some(QuotaSubject::Role(RoleName::parse(name)?)),
+            (TENANT, name) => Some(QuotaSubject::Tenant(TenantName::parse(name)?)),
             (code, _) => return Err(Error::malformed(format!("unknown subject {code} of a quota"))),
         };
         let client = self.which()?.map(|client| match client {
@@ -390,6 +393,11 @@ mod tests {
             for value in [Some(1.5), Some(2.0)] {
                 records.push(SecurityRecord::Quota { entity: entity.clone(), kind: QuotaKind::Requests, value });
             }
+        }
+        let tenant = Some(QuotaSubject::Tenant(TenantName::parse("acme").expect("a name")));
+        let entity = QuotaEntity { subject: tenant, ..QuotaEntity::default() };
+        for value in [Some(3.0), None] {
+            records.push(SecurityRecord::Quota { entity: entity.clone(), kind: QuotaKind::Topics, value });
         }
         let ip = "10.0.0.1".parse().expect("an address");
         for address in [Which::One(ip), Which::Default] {

@@ -53,6 +53,14 @@ impl TenantName {
         Ok(Self { name: Arc::from(name), prefix: Arc::from(format!("{start}{id}{DOT}")) })
     }
 
+    /// Returns the tenant that a resource of the broker with this name belongs to; `None` if its name has no prefix of
+    /// a tenant. Whether the broker has clients of that tenant is another question.
+    pub fn of_inner(inner: &str) -> Option<Self> {
+        let (id, _) = inner.strip_prefix(PROJECT_PREFIX).unwrap_or(inner).split_once(DOT)?;
+        let is_project = inner.starts_with(PROJECT_PREFIX);
+        if is_project { Self::parse(&format!("{PROJECT}{id}")).ok() } else { Self::parse(id).ok() }
+    }
+
     pub fn as_str(&self) -> &str {
         &self.name
     }
@@ -257,12 +265,20 @@ mod tests {
     }
 
     #[test]
+    fn names_without_a_prefix_belong_to_no_tenant() {
+        for name in ["", "orders", "_queues", "_inbox.x", "_project", "_project.shop", "a b.x", ".x"] {
+            assert_eq!(TenantName::of_inner(name), None, "{name}");
+        }
+    }
+
+    #[test]
     fn no_name_is_that_of_two_tenants() {
         let tenants = ["a", "aa", "a-", "A", "project:a", "project:aa", "project", "111122223333"].map(tenant);
         for owner in &tenants {
             for name in ["x", "a.x", "aa.x", "project.a.x"] {
                 let owners: Vec<_> = tenants.iter().filter(|tenant| tenant.owns(owner.inner(name))).collect();
                 assert_eq!(owners, [owner], "{name}");
+                assert_eq!(TenantName::of_inner(&owner.inner(name)).as_ref(), Some(owner), "{name}");
             }
         }
     }

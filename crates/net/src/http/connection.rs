@@ -1,5 +1,6 @@
 //! Connection: its HTTP version, its time limits, and how it ends.
 
+use std::any::Any;
 use std::error::Error;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,6 +15,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, Service, service_fn};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::Instant;
 
@@ -47,6 +49,8 @@ pub struct Connection {
     is_listener_draining: Arc<AtomicBool>,
     drain: Drain,
     _permit: ConnectionPermit,
+    /// Value that the service keeps with the connection. It is dropped with it.
+    pub attachment: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 impl Connection {
@@ -70,6 +74,7 @@ impl Connection {
             is_listener_draining,
             drain,
             _permit: permit,
+            attachment: Mutex::default(),
         }
     }
 

@@ -109,6 +109,8 @@ pub struct HttpSettings {
     pub refusal_body: RefusalBody,
     /// Account of memory for answers without a [`Charge`].
     pub ledger: Ledger,
+    /// Check of the addresses of new connections.
+    pub newcomers: Newcomers,
 }
 
 impl Default for HttpSettings {
@@ -138,6 +140,7 @@ impl Default for HttpSettings {
             first_bytes: FirstBytes::default(),
             refusal_body: plain_text,
             ledger: Ledger::default(),
+            newcomers: Newcomers::default(),
         }
     }
 }
@@ -205,6 +208,31 @@ impl FirstBytes {
 impl fmt::Debug for FirstBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "FirstBytes(..)" } else { "FirstBytes(none)" })
+    }
+}
+
+/// Function that checks the address of a new connection, and may return the reason for which it is refused: its address
+/// opens too many ([`Reason::Rate`]). Proxies that are trusted, and clients of this machine over a Unix socket, are not
+/// checked.
+#[derive(Clone, Default)]
+pub struct Newcomers(Option<Arc<CheckNewcomer>>);
+
+type CheckNewcomer = dyn Fn(IpAddr) -> Option<String> + Send + Sync;
+
+impl Newcomers {
+    /// Creates a check from the function that returns the reason for a refusal.
+    pub fn new(refuse: impl Fn(IpAddr) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(refuse)))
+    }
+
+    fn refuse(&self, address: IpAddr) -> Option<String> {
+        self.0.as_ref()?(address)
+    }
+}
+
+impl fmt::Debug for Newcomers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Newcomers(..)" } else { "Newcomers(all)" })
     }
 }
 

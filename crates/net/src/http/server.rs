@@ -255,6 +255,14 @@ where
                 return;
             }
         };
+        if let Some(reason) = self.settings.newcomers.refuse(peer.ip()).filter(|_| !is_proxy) {
+            let refusal = Refusal::new(Reason::Rate, reason);
+            tokio::spawn(async move {
+                shared.refuse(socket, refusal).await;
+                drop(permit);
+            });
+            return;
+        }
         let connection = self.connection(peer, drain, permit);
         tokio::spawn(async move { shared.begin(socket, connection, is_plain_allowed).await });
     }

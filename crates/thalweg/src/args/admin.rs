@@ -243,15 +243,17 @@ Examples:
   thalweg quota set --each-user requests=100        # each user without a quota of its own
   thalweg quota set --user billing --client etl bytes_in=1M   # one client id of Kafka's clients
   thalweg quota set --each-address connections=20
+  thalweg quota set --each-user open_connections=50 subscriptions=200
+  thalweg quota set --tenant acme topics=100 queues=50 caches=5 stored_bytes=10GiB
   thalweg quota list
   thalweg quota delete --user billing requests")]
 pub enum Quota {
-    /// Set quotas: bytes_in, bytes_out, requests or connections per second
+    /// Set quotas: bytes_in, bytes_out, requests or connections per second, or counts such as topics and stored_bytes
     Set {
         #[command(flatten)]
         of: QuotaOf,
-        /// Quota and its rate per second, such as bytes_in=10M
-        #[arg(required = true, value_name = "QUOTA=RATE")]
+        /// Quota and its rate per second or its count, such as bytes_in=10M or topics=100
+        #[arg(required = true, value_name = "QUOTA=VALUE")]
         rates: Vec<String>,
     },
     /// List all quotas
@@ -269,7 +271,7 @@ pub enum Quota {
 
 /// Clients that a quota limits.
 #[derive(clap::Args)]
-#[command(group = clap::ArgGroup::new("whose").args(["user", "each_user", "role"]))]
+#[command(group = clap::ArgGroup::new("whose").args(["user", "each_user", "role", "tenant"]))]
 #[command(group = clap::ArgGroup::new("client_id").args(["client", "each_client"]))]
 #[command(group = clap::ArgGroup::new("from").args(["address", "each_address"]))]
 pub struct QuotaOf {
@@ -282,6 +284,9 @@ pub struct QuotaOf {
     /// Each user that has a role
     #[arg(long)]
     pub role: Option<String>,
+    /// All clients of a tenant together, and what has its names
+    #[arg(long)]
+    pub tenant: Option<String>,
     /// Kafka clients with a client id, of these users or of all
     #[arg(long)]
     pub client: Option<String>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use client::security::{QuotaEntity, QuotaKind, QuotaSubject, RoleName, UserName, Which};
+use client::security::{QuotaEntity, QuotaKind, QuotaSubject, RoleName, TenantName, UserName, Which};
 use client::{Error, QuotaChange};
 use serde_json::{Map, Value, json};
 use thalweg::config::Config;
@@ -51,11 +51,12 @@ pub fn run(config: &Config, command: Quota, is_json: bool) -> Result {
 }
 
 fn entity_of(of: QuotaOf) -> Result<QuotaEntity> {
-    let QuotaOf { user, each_user, role, client, each_client, address, each_address } = of;
-    let subject = match (user, role) {
-        (Some(user), _) => Some(QuotaSubject::User(UserName::parse(&user)?)),
-        (None, Some(role)) => Some(QuotaSubject::Role(RoleName::parse(&role)?)),
-        (None, None) => each_user.then_some(QuotaSubject::EachUser),
+    let QuotaOf { user, each_user, role, tenant, client, each_client, address, each_address } = of;
+    let subject = match (user, role, tenant) {
+        (Some(user), ..) => Some(QuotaSubject::User(UserName::parse(&user)?)),
+        (_, Some(role), _) => Some(QuotaSubject::Role(RoleName::parse(&role)?)),
+        (.., Some(tenant)) => Some(QuotaSubject::Tenant(TenantName::parse(&tenant)?)),
+        (None, None, None) => each_user.then_some(QuotaSubject::EachUser),
     };
     let client = client.map(|id| Which::One(id.into_boxed_str())).or(each_client.then_some(Which::Default));
     let address = match address {
@@ -70,26 +71,22 @@ fn entity_of(of: QuotaOf) -> Result<QuotaEntity> {
     Ok(entity)
 }
 
-/// Parses `bytes_in=10M`.
+/// Parses `bytes_in=10M` or `topics=100`.
 fn rate_of(entity: &QuotaEntity, text: &str) -> Result<(QuotaKind, f64)> {
     let wrong = |why: &str| Failure::new(USAGE, format!("'{text}': {why}; write bytes_in=10M, requests=500, ..."));
-    let (name, rate) = text.split_once('=').ok_or_else(|| wrong("not a quota and its rate per second"))?;
+    let (name, rate) = text.split_once('=').ok_or_else(|| wrong("not a quota and its value"))?;
     let kind: QuotaKind = name.parse()?;
-    let rate = match kind {
-        QuotaKind::BytesIn | QuotaKind::BytesOut => parse_bytes(rate).map_err(|why| wrong(&why))? as f64,
-        QuotaKind::Requests | QuotaKind::Connections => {
-            rate.parse().map_err(|error: std::num::ParseFloatError| wrong(&error.to_string()))?
-        }
+    let rate = if kind.is_of_bytes() {
+        parse_bytes(rate).map_err(|why| wrong(&why))? as f64
+    } else {
+        rate.parse().map_err(|error: std::num::ParseFloatError| wrong(&error.to_string()))?
     };
     entity.validate_value(kind, rate)?;
     Ok((kind, rate))
 }
 
 fn shown(kind: QuotaKind, value: f64) -> String {
-    match kind {
-        QuotaKind::BytesIn | QuotaKind::BytesOut => show_bytes(value as u64),
-        QuotaKind::Requests | QuotaKind::Connections => value.to_string(),
-    }
+    if kind.is_of_bytes() { show_bytes(value as u64) } else { value.to_string() }
 }
 
 fn list(quotas: &[(QuotaEntity, Vec<(QuotaKind, f64)>)], is_json: bool) -> Result {
@@ -102,11 +99,15 @@ fn list(quotas: &[(QuotaEntity, Vec<(QuotaKind, f64)>)], is_json: bool) -> Resul
         return Ok(writeln!(out, "no quotas yet; `thalweg quota set` sets some")?);
     }
     let mut table = units::table();
-    let heads = QuotaKind::ALL.map(|kind| format!("{}/S", kind.name().to_uppercase()));
-    table.set_header(["CLIENTS".to_owned()].into_iter().chain(heads));
+    let is_set = |kind: &QuotaKind| quotas.iter().any(|(_, values)| values.iter().any(|(of, _)| of == kind));
+    let kinds: Vec<QuotaKind> = QuotaKind::ALL.into_iter().filter(is_set).collect();
+    let head = |kind: &QuotaKind| format!("{}{}", kind.name().to_uppercase(), if kind.is_rate() { "/S" } else { "" });
+    table.set_header(["CLIENTS".to_owned()].into_iter().chain(kinds.iter().map(head)));
     for (entity, values) in quotas {
-        let cell = |kind| values.iter().find(|(of, _)| *of == kind).map_or_else(String::new, |(_, v)| shown(kind, *v));
-        table.add_row([entity.to_string()].into_iter().chain(QuotaKind::ALL.map(cell)));
+        let cell = |kind: &QuotaKind| {
+            values.iter().find(|(of, _)| of == kind).map_or_else(String::new, |(_, v)| shown(*kind, *v))
+        };
+        table.add_row([entity.to_string()].into_iter().chain(kinds.iter().map(cell)));
     }
     Ok(writeln!(out, "{table}")?)
 }
@@ -119,6 +120,7 @@ fn row(entity: &QuotaEntity, values: &[(QuotaKind, f64)]) -> Value {
         Some(QuotaSubject::User(user)) => drop(row.insert("user".into(), user.as_str().into())),
         Some(QuotaSubject::EachUser) => drop(row.insert("user".into(), Value::Null)),
         Some(QuotaSubject::Role(role)) => drop(row.insert("role".into(), role.as_str().into())),
+        Some(QuotaSubject::Tenant(tenant)) => drop(row.insert("tenant".into(), tenant.as_str().into())),
         None => {}
     }
     match client {

@@ -73,6 +73,7 @@ fn entities() -> Vec<QuotaEntity> {
         of(Some(QuotaSubject::Role(auditors())), Some(Which::Default)),
         at(Which::One("2001:db8::1".parse().expect("an address"))),
         at(Which::Default),
+        of(Some(QuotaSubject::Tenant(TenantName::parse("acme").expect("a name"))), None),
     ]
 }
 
@@ -80,6 +81,7 @@ fn quota_changes() -> Vec<QuotaChange> {
     let set = |entity| QuotaChange { entity, kind: QuotaKind::BytesIn, value: Some(1_048_576.0) };
     let mut changes: Vec<QuotaChange> = entities().into_iter().map(set).collect();
     changes.push(QuotaChange { kind: QuotaKind::Connections, value: None, ..changes[4].clone() });
+    changes.push(QuotaChange { kind: QuotaKind::StoredBytes, ..changes[5].clone() });
     changes
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use broker::{Attempt, Origin};
+use broker::{Attempt, Holding, Origin};
 use engine::BatchBuilder;
 use engine::glob::matches;
 use engine::security::Operation;
@@ -144,7 +144,8 @@ fn listen(
 ) -> Reply<Answer, Later> {
     let mut writer = session.writer();
     let origin = Origin { connection: session.peer.id, thread: Some(session.peer.worker) };
-    let permit = permit(&door.broker, &session.identity.borrow());
+    let identity = session.identity.borrow().clone();
+    let permit = permit(&door.broker, &identity);
     let broker = door.broker.clone();
     let channels = door.channels.clone();
     let client = session.client.clone();
@@ -166,7 +167,11 @@ fn listen(
                     writer.error(&fail);
                     continue;
                 }
-                match channels.listen(&broker, &client, origin, permit.clone(), heard(name.clone())).await {
+                let listening = async {
+                    let hold = broker.security.hold(broker::Door::Redis, &identity, Holding::Subscription)?;
+                    channels.listen(&broker, &client, origin, permit.clone(), hold, heard(name.clone())).await
+                };
+                match listening.await {
                     Ok((listener, is_ready)) => {
                         listeners(&mut subscribed.borrow_mut()).insert(name.clone(), listener);
                         ready.push(is_ready);
@@ -249,7 +254,15 @@ fn ssubscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answe
                 writer.error(&fail);
                 continue;
             }
-            let listener = door.shard_channels.listen(&session.client, &session.identity.borrow(), name);
+            let identity = session.identity.borrow().clone();
+            let hold = match door.broker.security.hold(broker::Door::Redis, &identity, Holding::Subscription) {
+                Ok(hold) => hold,
+                Err(error) => {
+                    writer.error(&error.into());
+                    continue;
+                }
+            };
+            let listener = door.shard_channels.listen(&session.client, &identity, name, hold);
             session.shard_listeners.insert(name.to_vec(), listener);
         }
         write_change(&mut writer, "ssubscribe", Some(name), session.shard_listeners.len());

@@ -1,8 +1,11 @@
 //! Commands about the connection: its user, its protocol and its database.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use broker::{Identity, LoginSource};
+use broker::{Hold, Identity, LoginSource, Unwelcome};
+use bytes::Bytes;
 use engine::ErrorKind;
 use engine::security::UserName;
 use futures_util::FutureExt;
@@ -132,6 +135,11 @@ fn reset(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, L
         };
     });
     let (login, identity) = begin(door, session.certified.as_ref(), &session.client);
+    if login == Login::Needed {
+        session.hold.take();
+    } else if let Err(error) = session.count(door, &identity) {
+        return session.fail(&error.into());
+    }
     session.login.replace(login);
     session.identity.replace(identity);
     Reply::Now(Answer::Fixed(b"+RESET\r\n"))
@@ -167,6 +175,38 @@ pub(in crate::redis) fn certified(door: &Door, peer: &Peer, client: &Client) -> 
     peer.is_known.set(true);
     Some(Arc::new(identity))
 }
+
+impl Session {
+    /// Counts the connection for a client, instead of for the one that it was of before.
+    fn count(&self, door: &Door, identity: &Identity) -> engine::Result<()> {
+        door.broker.security.hold_connection(broker::Door::Redis, identity, &mut self.hold.borrow_mut())
+    }
+}
+
+/// Returns the count of a new connection for the quotas of its client, once it may send commands, or the refusal if its
+/// address opens too many or its client has too many open.
+pub(in crate::redis) fn welcome(
+    door: &Door,
+    client: &Client,
+    login: &Login,
+    identity: &Identity,
+) -> (Count, Option<Unwelcome>) {
+    let security = &door.broker.security;
+    let mut hold = None;
+    let refused = security.connected(broker::Door::Redis, client.ip).or_else(|| {
+        let count = || security.hold_connection(broker::Door::Redis, identity, &mut hold);
+        (*login != Login::Needed).then(count)?.err().map(Unwelcome::from)
+    });
+    if let Some(Unwelcome { error, .. }) = &refused {
+        // As Redis does when it has `maxclients` clients.
+        client.outbox.push([Bytes::from(format!("-ERR {}\r\n", error.message))]);
+        client.outbox.flush();
+    }
+    (Rc::new(RefCell::new(hold)), refused)
+}
+
+/// Count of a connection for the quotas of its client, once it may send commands.
+pub(in crate::redis) type Count = Rc<RefCell<Option<Hold>>>;
 
 /// Returns the login and the identity of a client that has sent no command, or RESET.
 pub(in crate::redis) fn begin(
@@ -207,6 +247,7 @@ fn log_in(
     let peer = session.peer.clone();
     let client = session.client.clone();
     let identity = session.identity.clone();
+    let hold = session.hold.clone();
     let mut writer = session.writer();
     let is_required = door.is_login_required;
     let source = source_of(&session.client);
@@ -233,8 +274,17 @@ fn log_in(
                 Ok(user) => broker.security.log_in(user, password, source).await,
                 Err(error) => broker.security.end_login(source, &name, Err(error)).await,
             };
-            match found {
-                Ok(logged_in) => {
+            let counted = found.map(|logged_in| {
+                let security = &broker.security;
+                security.hold_connection(source.door, &logged_in, &mut hold.borrow_mut()).map(|()| logged_in)
+            });
+            match counted {
+                // The user has as many connections as a quota allows.
+                Ok(Err(error)) => {
+                    writer.bytes.clear();
+                    writer.error(&error.into());
+                }
+                Ok(Ok(logged_in)) => {
                     client.about.lock().user = logged_in.user().to_string();
                     broker::act_as(logged_in.user());
                     identity.replace(Arc::new(logged_in));

@@ -13,6 +13,7 @@ mod jwt;
 mod policies;
 mod certificates;
 mod quotas;
+mod quotas_of_counts;
 mod strangers;
 mod tenants;
 mod tokens;

@@ -32,8 +32,13 @@ async fn authenticate(raw: &mut Raw, message: &[u8]) -> (i16, String) {
     (response.error_code, String::from_utf8_lossy(&response.auth_bytes).into_owned())
 }
 
-async fn shake(raw: &mut Raw, mechanism: &str) -> i16 {
+pub async fn shake(raw: &mut Raw, mechanism: &str) -> i16 {
     raw.call(1, SaslHandshakeRequest::default().with_mechanism(text(mechanism))).await.error_code
+}
+
+/// Returns the message of a login with PLAIN.
+pub fn plain(user: &str, password: &str) -> SaslAuthenticateRequest {
+    SaslAuthenticateRequest::default().with_auth_bytes(format!("\0{user}\0{password}").into_bytes().into())
 }
 
 /// Opens a connection that is logged in as this user, with PLAIN.

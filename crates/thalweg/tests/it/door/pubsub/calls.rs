@@ -22,6 +22,9 @@ pub fn server() -> Server {
     Server::with(&["pubsub=127.0.0.1:0"])
 }
 
+/// Sender of the requests of a streaming pull, and its responses.
+pub type OpenStream = (mpsc::Sender<StreamingPullRequest>, Streaming<StreamingPullResponse>);
+
 /// gRPC client.
 pub struct Grpc(Channel);
 
@@ -70,7 +73,7 @@ impl Grpc {
         self.call("Subscriber/Acknowledge", request).await
     }
 
-    async fn create(&self, subscription: Subscription) -> Subscription {
+    pub async fn create(&self, subscription: Subscription) -> Subscription {
         let topic = Topic { name: TOPIC.into(), ..Topic::default() };
         let _: Topic = self.call("Publisher/CreateTopic", topic).await.expect("created");
         let subscription = Subscription { name: BILLING.into(), topic: TOPIC.into(), ..subscription };
@@ -78,10 +81,11 @@ impl Grpc {
     }
 
     /// Opens a streaming pull, and returns the sender of its requests.
-    async fn stream(
-        &self,
-        first: StreamingPullRequest,
-    ) -> (mpsc::Sender<StreamingPullRequest>, Streaming<StreamingPullResponse>) {
+    async fn stream(&self, first: StreamingPullRequest) -> OpenStream {
+        self.try_stream(first).await.expect("opened")
+    }
+
+    pub async fn try_stream(&self, first: StreamingPullRequest) -> Result<OpenStream, Status> {
         let (sender, receiver) = mpsc::channel(16);
         let first = StreamingPullRequest { subscription: BILLING.into(), stream_ack_deadline_seconds: 60, ..first };
         sender.send(first).await.expect("room");
@@ -89,7 +93,7 @@ impl Grpc {
             stream::unfold(receiver, |mut receiver| async { receiver.recv().await.map(|request| (request, receiver)) });
         let path = PathAndQuery::from_static("/google.pubsub.v1.Subscriber/StreamingPull");
         let opened = self.client().await.streaming(Request::new(requests), path, ProstCodec::default()).await;
-        (sender, opened.expect("opened").into_inner())
+        Ok((sender, opened?.into_inner()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Pub/Sub door as seen by clients.
 
-mod calls;
+pub mod calls;
 mod model;
 pub mod push;
 mod transforms;
