@@ -211,6 +211,13 @@ impl AclFilter {
             }
         }
     }
+
+    /// Returns `true` if the filter matches an entry whose principal and pattern it matches.
+    fn means_rest_of(&self, entry: &Entry) -> bool {
+        self.host.as_ref().is_none_or(|host| *host == entry.host)
+            && self.operation.is_none_or(|operation| operation == entry.operation)
+            && self.is_allowed.is_none_or(|is_allowed| is_allowed == entry.is_allowed)
+    }
 }
 
 /// Operations that entries allow and deny.
@@ -313,18 +320,47 @@ impl Names {
 
     /// Returns the entries that cover a resource, each with `true` if its pattern names the resource literally.
     fn covering<'n>(&'n self, name: &'n [u8]) -> impl Iterator<Item = (&'n Entry, bool)> {
+        let is_named = move |matching, pattern: &[u8]| matching == PatternKind::Literal && pattern == name;
+        self.covering_patterns(name).map(move |(matching, pattern, entry)| (entry, is_named(matching, pattern)))
+    }
+
+    /// Returns the entries that cover a resource, with their patterns.
+    fn covering_patterns<'n>(&'n self, name: &'n [u8]) -> impl Iterator<Item = (PatternKind, &'n [u8], &'n Entry)> {
         let literal = self.of(PatternKind::Literal);
         let prefixes = self.of(PatternKind::Prefix);
-        let named = literal.get(name).into_iter().flatten().map(|entry| (entry, true));
-        let of_all = literal.get(ALL.as_bytes()).filter(|_| name != ALL.as_bytes()).into_iter().flatten();
+        let named = literal.get_key_value(name);
+        let of_all = literal.get_key_value(ALL.as_bytes()).filter(|_| name != ALL.as_bytes());
         let of_prefixes = self
             .prefix_lengths
             .range(..=name.len())
-            .filter_map(|(length, _)| prefixes.get(name.get(..*length)?))
-            .flatten();
-        let globs = self.of(PatternKind::Glob).iter();
-        let of_globs = globs.filter(|(glob, _)| covers(PatternKind::Glob, glob, name)).flat_map(|(_, entries)| entries);
-        named.chain(of_all.chain(of_prefixes).chain(of_globs).map(|entry| (entry, false)))
+            .filter_map(|(length, _)| prefixes.get_key_value(name.get(..*length)?));
+        let of_globs = self.of(PatternKind::Glob).iter().filter(|(glob, _)| covers(PatternKind::Glob, glob, name));
+        let literals = named.into_iter().chain(of_all).map(|found| (PatternKind::Literal, found));
+        let others = of_prefixes.map(|found| (PatternKind::Prefix, found));
+        let patterns = literals.chain(others).chain(of_globs.map(|found| (PatternKind::Glob, found)));
+        patterns
+            .flat_map(|(matching, (pattern, entries))| entries.iter().map(move |entry| (matching, &**pattern, entry)))
+    }
+
+    /// Returns the entries whose patterns a filter may match: those with its name if it has one, so that the others are
+    /// not visited.
+    fn candidates<'n>(
+        &'n self,
+        filter: &'n AclFilter,
+    ) -> Box<dyn Iterator<Item = (PatternKind, &'n [u8], &'n Entry)> + 'n> {
+        let Some(name) = filter.name.as_deref().map(str::as_bytes) else {
+            let only = filter.matching.only();
+            return Box::new(self.iter().filter(move |(matching, ..)| only.is_none_or(|only| only == *matching)));
+        };
+        if filter.matching == Match::Covering {
+            return Box::new(self.covering_patterns(name));
+        }
+        let kinds = PatternKind::ALL.into_iter();
+        let wanted = kinds.filter(|matching| filter.matching.only().is_none_or(|only| only == *matching));
+        Box::new(wanted.flat_map(move |matching| {
+            let named = self.of(matching).get_key_value(name).into_iter();
+            named.flat_map(move |(name, entries)| entries.iter().map(move |entry| (matching, &**name, entry)))
+        }))
     }
 
     fn iter(&self) -> impl Iterator<Item = (PatternKind, &[u8], &Entry)> {
@@ -441,19 +477,25 @@ impl Acls {
         }
     }
 
-    /// Returns the entries that a filter matches, in their order.
+    /// Returns the entries that a filter matches, in their order. Only entries of its principal, its kind and its name
+    /// are visited, and only those that match are copied.
     pub fn found(&self, filter: &AclFilter) -> Vec<Acl> {
-        let wanted = |principal: &Principal| filter.principal.as_ref().is_none_or(|wanted| wanted == principal);
-        let mut found: Vec<Acl> = self
-            .by_principal
-            .iter()
-            .filter(|(principal, _)| wanted(principal))
-            .flat_map(|(principal, kinds)| kinds.iter().map(move |(kind, names)| (principal, *kind, names)))
-            .flat_map(|(principal, kind, names)| names.iter().map(move |parts| acl_of(principal, kind, parts)))
-            .filter(|acl| filter.means(acl))
-            .collect();
+        let matching = self.candidates(filter).filter(|(.., (_, _, entry))| filter.means_rest_of(entry));
+        let mut found: Vec<Acl> = matching.map(|(principal, kind, parts)| acl_of(principal, kind, parts)).collect();
         found.sort_unstable();
         found
+    }
+
+    /// Returns the entries whose principals and patterns a filter matches.
+    fn candidates<'t>(&'t self, filter: &'t AclFilter) -> impl Iterator<Item = Candidate<'t>> {
+        let one = filter.principal.as_ref().and_then(|principal| self.by_principal.get_key_value(principal));
+        let all = filter.principal.is_none().then(|| self.by_principal.iter());
+        let of_kind = |kind: &ResourceKind| filter.kind.is_none_or(|wanted| wanted == *kind);
+        one.into_iter()
+            .chain(all.into_iter().flatten())
+            .flat_map(|(principal, kinds)| kinds.iter().map(move |(kind, names)| (principal, *kind, names)))
+            .filter(move |(_, kind, _)| of_kind(kind))
+            .flat_map(|(principal, kind, names)| names.candidates(filter).map(move |parts| (principal, kind, parts)))
     }
 
     /// Returns `true` if a client with these principals at a host may perform this operation. For all names with a
@@ -552,6 +594,9 @@ impl Acls {
         allowed.iter().any(|allowed| !denied.iter().any(|denied| denied.covers_all_of(allowed)))
     }
 }
+
+/// Entry of the table with its principal, the kind of its resource, and its pattern.
+type Candidate<'t> = (&'t Principal, ResourceKind, (PatternKind, &'t [u8], &'t Entry));
 
 fn entry_of(acl: &Acl) -> Entry {
     Entry { host: acl.host.clone(), operation: acl.operation, is_allowed: acl.is_allowed }

@@ -384,3 +384,46 @@ impl Random {
         }
     }
 }
+
+/// `ACL LIST` and Kafka's `DescribeAcls` filter for each of many users or topics.
+#[test]
+fn a_filter_visits_only_entries_of_its_principal_and_its_name() {
+    const USERS: usize = 10_000;
+    let mut acls = Acls::default();
+    let of = |number: usize| Acl {
+        pattern: Pattern {
+            kind: ResourceKind::Topic,
+            name: format!("t{number}"),
+            matching: PatternKind::ALL[number % PatternKind::ALL.len()],
+        },
+        principal: Principal::User(UserName::parse(&format!("u{number}")).expect("a name")),
+        host: "*".into(),
+        operation: Operation::Read,
+        is_allowed: true,
+    };
+    (0..USERS).for_each(|number| acls.insert(of(number)));
+    let mut visited = 0;
+    for number in 0..USERS {
+        let by_principal = AclFilter::of_principal(of(number).principal);
+        visited += acls.candidates(&by_principal).count();
+        assert_eq!(acls.found(&by_principal), [of(number)]);
+    }
+    assert_eq!(visited, USERS, "each entry is visited once");
+    let own = Acl { pattern: Pattern { name: "t7".into(), ..of(0).pattern }, ..of(0) };
+    acls.insert(own.clone());
+    let filter = AclFilter { name: Some("t7".into()), principal: Some(own.principal.clone()), ..AclFilter::default() };
+    assert_eq!(
+        (acls.candidates(&filter).count(), acls.found(&filter)),
+        (1, vec![own]),
+        "not the other one of the user"
+    );
+    let all = acls.found(&AclFilter::default());
+    assert_eq!(all.len(), USERS + 1);
+    for matching in [Match::Any, Match::Covering, Match::Literal, Match::Prefix, Match::Glob] {
+        for name in ["t7", "t8", "t", "t77"] {
+            let filter = AclFilter { name: Some(name.into()), matching, ..AclFilter::default() };
+            let expected: Vec<Acl> = all.iter().filter(|acl| filter.means(acl)).cloned().collect();
+            assert_eq!(acls.found(&filter), expected, "{matching:?} {name}");
+        }
+    }
+}
