@@ -56,6 +56,7 @@ mod lanes;
 mod logins;
 mod peers;
 mod quotas;
+mod recent;
 mod tenant_quotas;
 mod turns;
 

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use crate::doors::{Door, Family};
 use crate::metrics::{Counter, Exposition};
+use crate::recent::Recent;
 
 /// Threads that hash passwords concurrently. Hashing is slow on purpose, and clients that guess must not slow others
 /// down.
@@ -85,9 +86,9 @@ pub(crate) struct Logins {
     remembered: Mutex<Remembered>,
     turns: Arc<Turns>,
     failures: Mutex<[Counts; 2]>,
-    /// Times at which logins of clients that log in with each request were recorded. If there are too many, all are
-    /// recorded again.
-    recorded: Mutex<HashMap<u64, Instant, foldhash::fast::RandomState>>,
+    /// Recorded logins of clients that log in with each request. A login that is displaced is recorded again.
+    recorded: Recent,
+    began: Instant,
     by_door: [Counter; Door::ALL.len()],
 }
 
@@ -179,7 +180,8 @@ impl Logins {
             remembered: Mutex::default(),
             turns: Arc::default(),
             failures: Mutex::default(),
-            recorded: Mutex::default(),
+            recorded: Recent::new(RECORD_EVERY.as_millis() as u64),
+            began: Instant::now(),
             by_door: Default::default(),
         }
     }
@@ -253,20 +255,8 @@ impl Logins {
         if source.door.family() != Family::Http {
             return true;
         }
-        let now = Instant::now();
         let who = self.hash_of((source.door as u8, source.address, name));
-        let recorded = &mut *self.recorded.lock();
-        if recorded.len() >= COUNTED_MAX {
-            recorded.clear();
-        }
-        let before = recorded.insert(who, now);
-        match before {
-            Some(before) if now.duration_since(before) < RECORD_EVERY => {
-                recorded.insert(who, before);
-                false
-            }
-            _ => true,
-        }
+        self.recorded.is_first(who, self.began.elapsed().as_millis() as u64 + 1)
     }
 
     fn hash_of(&self, name: impl Hash) -> u64 {
@@ -292,7 +282,11 @@ impl Logins {
             failures.each_ref().map(|counts| counts.all.len() as u64)
         };
         let rows = [("address".to_owned(), by_address), ("name".to_owned(), by_name)];
-        out.gauges("thalweg_logins_counted", "Addresses and names whose wrong passwords are counted", "by", &rows)
+        out.gauges("thalweg_logins_counted", "Addresses and names whose wrong passwords are counted", "by", &rows)?;
+        let help = "Clients that log in with each request, whose login the audit has recorded lately";
+        out.gauge("thalweg_logins_recorded", help, self.recorded.len() as u64)?;
+        let help = "Clients whose recorded login was forgotten early, so that the audit records it again";
+        out.counter("thalweg_logins_recorded_displaced", help, self.recorded.displaced())
     }
 }
 
@@ -457,6 +451,18 @@ mod tests {
         (1..=REMEMBERED_MAX as u64 + 1).for_each(|number| logins.remember(mark(number), false));
         assert_eq!(logins.is_right(&mark(0)), Some(true), "wrong ones do not push out right ones");
         assert_eq!((logins.is_right(&mark(1)), logins.is_right(&mark(2))), (None, Some(false)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_logs_in_with_each_request_is_news_once_in_a_while() {
+        let logins = Logins::new(&[1; 32]);
+        let of = |door| LoginSource { door, ..source("192.0.2.1") };
+        assert!(logins.is_news(of(Door::Http), "ann") && !logins.is_news(of(Door::Http), "ann"));
+        assert!(logins.is_news(of(Door::Sqs), "ann") && logins.is_news(of(Door::Http), "bob"));
+        assert!(logins.is_news(of(Door::Redis), "ann") && logins.is_news(of(Door::Redis), "ann"), "each connection");
+        tokio::time::advance(RECORD_EVERY).await;
+        assert!(logins.is_news(of(Door::Http), "ann") && !logins.is_news(of(Door::Http), "ann"));
+        assert_eq!((logins.recorded.len(), logins.recorded.displaced()), (3, 0));
     }
 
     #[tokio::test]
