@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::Door;
+use doors::sqs::is_region;
 use doors::sqs::sigv4::{Auth, Credentials};
-use doors::sqs::{is_account, is_region};
+use engine::security::Account;
 use net::quic::Windows;
 use net::tls::Tls;
 
@@ -188,7 +189,7 @@ fn sqs(config: &Config, common: Common) -> Closed {
     let account = config.text("sqs_account").to_owned();
     let region = config.text("sqs_region").to_owned();
     let url = config.text("sqs_url");
-    if !is_account(&account) {
+    if !Account::is_valid(&account) {
         return Err(ConfigError(format!("sqs_account: '{account}' is not an account; write 12 digits")));
     }
     if !is_region(&region) {

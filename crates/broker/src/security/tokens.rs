@@ -162,14 +162,8 @@ impl Security {
         let name = format!("{id} of {user}");
         let act = self.change(|tables, _| {
             check_new(tables, &id)?;
-            let mut records = Vec::new();
-            if let Err(error) = tables.tokens.check_own_room(&user) {
-                let expired = tables.own_tokens(&user).filter(|(_, token)| token.is_expired(now_ms));
-                records.extend(expired.map(|(id, _)| SecurityRecord::Token { id, token: None }));
-                if records.is_empty() {
-                    return Err(error);
-                }
-            }
+            let room = tables.tokens.check_own_room(&user);
+            let mut records = room_of_expired(room, tables.own_tokens(&user), now_ms)?;
             records.push(SecurityRecord::Token { id, token: Some(token) });
             Ok((records, user))
         });
@@ -189,14 +183,8 @@ impl Security {
             }
             self.change(|tables, _| {
                 check_new(tables, &id)?;
-                let mut records = Vec::new();
-                if let Err(error) = tables.tokens.check_room() {
-                    let expired = tables.tokens.iter().filter(|(_, token)| token.is_expired(now_ms));
-                    records.extend(expired.map(|(id, _)| SecurityRecord::Token { id: *id, token: None }));
-                    if records.is_empty() {
-                        return Err(error);
-                    }
-                }
+                let all = tables.tokens.iter().map(|(id, token)| (*id, token));
+                let mut records = room_of_expired(tables.tokens.check_room(), all, now_ms)?;
                 records.push(SecurityRecord::Token { id, token: Some(Token { created_ms: now_ms, ..token }) });
                 Ok((records, ()))
             })
@@ -257,6 +245,19 @@ fn check_new(tables: &Tables, id: &TokenId) -> Result<()> {
         Some(_) => Err(Error::new(ErrorKind::AlreadyExists, format!("there is a token with the id {id}"))),
         None => Ok(()),
     }
+}
+
+/// Returns the records that delete the expired ones of these tokens, if there is no room otherwise. Fails if none has
+/// expired.
+fn room_of_expired<'t>(
+    room: Result<()>,
+    tokens: impl Iterator<Item = (TokenId, &'t Token)>,
+    now_ms: u64,
+) -> Result<Vec<SecurityRecord>> {
+    let Err(full) = room else { return Ok(Vec::new()) };
+    let expired = tokens.filter(|(_, token)| token.is_expired(now_ms));
+    let gone: Vec<_> = expired.map(|(id, _)| SecurityRecord::Token { id, token: None }).collect();
+    if gone.is_empty() { Err(full) } else { Ok(gone) }
 }
 
 fn wrong_token() -> Error {

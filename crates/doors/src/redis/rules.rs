@@ -218,18 +218,22 @@ impl Rules {
         Ok(())
     }
 
+    /// Returns `true` if the rules allow a command of this set.
+    fn allows(&self, member: Member) -> bool {
+        match member {
+            Member::Free => true,
+            Member::Of(set) => self.sets.contains(&set),
+            Member::Never => false,
+        }
+    }
+
     fn add_commands(&mut self, name: &str) -> Result<(), String> {
         if let Some(sets) = sets_of(name) {
             self.sets.extend(sets);
             return Ok(());
         }
         let commands = commands_named(name)?;
-        let is_allowed = |member: Member| match member {
-            Member::Free => true,
-            Member::Of(set) => self.sets.contains(&set),
-            Member::Never => false,
-        };
-        match commands.iter().find(|(_, member)| !is_allowed(*member)) {
+        match commands.iter().find(|(_, member)| !self.allows(*member)) {
             Some((command, Member::Never)) => Err(format!(
                 "'{command}' is about streams, which are topics of all doors: see thalweg acl add USER .. topic"
             )),
@@ -245,12 +249,7 @@ impl Rules {
             return Ok(());
         }
         let commands = commands_named(name)?;
-        let is_allowed = |member: Member| match member {
-            Member::Free => true,
-            Member::Of(set) => self.sets.contains(&set),
-            Member::Never => false,
-        };
-        match commands.iter().find(|(_, member)| is_allowed(*member)) {
+        match commands.iter().find(|(_, member)| self.allows(*member)) {
             Some((command, Member::Free)) => Err(format!("'{command}' is about its connection, and always allowed")),
             Some((command, _)) => Err(format!("'{command}' cannot be refused by itself. {SETS}")),
             None => Ok(()),

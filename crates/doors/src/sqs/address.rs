@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
+use engine::security::Account;
+
 use super::errors::{Failure, INVALID_ADDRESS, Result};
 
 /// Maximum length of the name of a queue.
 const NAME_CHARS_MAX: usize = 80;
-const ACCOUNT_DIGITS: usize = 12;
 const REGION_CHARS_MAX: usize = 32;
 const FIFO: &str = ".fifo";
 
@@ -22,11 +23,6 @@ pub(super) struct Home {
 pub(super) struct Place {
     pub home: Home,
     pub name: String,
-}
-
-/// Returns `true` if a text is an account id.
-pub fn is_account(text: &str) -> bool {
-    text.len() == ACCOUNT_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Returns `true` if a text may be a region.
@@ -131,7 +127,7 @@ impl Place {
         let region = region.or_else(|| region_of_host().filter(|region| is_known_region(region)));
         let region = region.unwrap_or(&home.region);
         let account = account.unwrap_or(&home.account);
-        if !is_account(account) || !is_region(region) || !is_name(name) {
+        if !Account::is_valid(account) || !is_region(region) || !is_name(name) {
             return None;
         }
         Some(Self::new(&Home { account: account.to_owned(), region: region.to_owned() }, name))
@@ -148,7 +144,9 @@ impl Place {
     pub fn of_arn(arn: &str) -> Option<Self> {
         let parts: Vec<&str> = arn.split(':').collect();
         match parts[..] {
-            ["arn", _, "sqs", region, account, name] if is_account(account) && is_region(region) && is_name(name) => {
+            ["arn", _, "sqs", region, account, name]
+                if Account::is_valid(account) && is_region(region) && is_name(name) =>
+            {
                 Some(Self::new(&Home { account: account.to_owned(), region: region.to_owned() }, name))
             }
             _ => None,
@@ -189,7 +187,7 @@ impl Place {
         let region = parts.next()?;
         let name = parts.next()?;
         let home = Home { account: account.to_owned(), region: region.to_owned() };
-        (is_account(account) && is_region(region) && is_name(name)).then(|| Self::new(&home, name))
+        (Account::is_valid(account) && is_region(region) && is_name(name)).then(|| Self::new(&home, name))
     }
 
     pub fn is_fifo(&self) -> bool {

@@ -53,8 +53,8 @@ use net::{Acceptor, Connections, Drain};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+pub use address::is_region;
 use address::{Home, Place};
-pub use address::{is_account, is_region};
 use codec::{Answer, Call, Protocol};
 use errors::{ACCESS_DENIED, Failure, INVALID_ADDRESS, Result, SERIALIZATION, UNAVAILABLE};
 use map::{RequestContext, Sqs};

@@ -1,8 +1,9 @@
 //! Tags and permissions of a queue. Without authorization both are only stored.
 
+use engine::security::Account;
 use serde_json::{Map as JsonMap, Value, json};
 
-use super::address::{Place, is_account};
+use super::address::Place;
 use super::attributes::{self, Attributes, tag_note};
 use super::codec::Answer;
 use super::errors::{Failure, OVER_LIMIT, Result};
@@ -59,7 +60,7 @@ impl Sqs {
         }
         let accounts = texts("AWSAccountIds", &request.account_ids)?;
         let actions = texts("Actions", &request.actions)?;
-        if let Some(wrong) = accounts.iter().find(|account| !is_account(account)) {
+        if let Some(wrong) = accounts.iter().find(|account| !Account::is_valid(account)) {
             let reason = "Invalid account id.";
             return Err(Failure::value("PrincipalId", wrong, reason));
         }

@@ -18,7 +18,7 @@ use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
 
 use super::access::{Needs, needs};
-use super::address::{Place, is_account};
+use super::address::Place;
 use super::model::Action;
 use super::permissions::is_for_owner;
 use super::sigv4::Auth;
@@ -42,7 +42,7 @@ pub(super) type Refused = String;
 
 /// Returns the role that a client has whose verified access key belongs to an account.
 pub(super) fn role_of(account: &str) -> Option<RoleName> {
-    is_account(account).then(|| RoleName::parse(&format!("{ACCOUNT_ROLE}{account}")).ok()).flatten()
+    Account::is_valid(account).then(|| RoleName::parse(&format!("{ACCOUNT_ROLE}{account}")).ok()).flatten()
 }
 
 #[derive(Deserialize)]
@@ -394,7 +394,7 @@ impl Policied<'_> {
         if text == ALL {
             return Ok((Principal::Everyone, false));
         }
-        if is_account(text) {
+        if Account::is_valid(text) {
             return of_account(text);
         }
         let unknown = || {
@@ -408,7 +408,7 @@ impl Policied<'_> {
         let &["arn", partition, "iam", "", account, name] = parts.as_slice() else {
             return Err(unknown());
         };
-        if partition != self.place.home.partition() || !is_account(account) {
+        if partition != self.place.home.partition() || !Account::is_valid(account) {
             return Err(unknown());
         }
         if name == "root" {

@@ -7,10 +7,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use broker::NewQueue;
 use engine::queue::{QueueDefinition, QueueName};
-use engine::security::ResourceKind;
+use engine::security::{Account, ResourceKind};
 use engine::{Error, ErrorKind};
 
-use super::address::{Place, is_account, is_name};
+use super::address::{Place, is_name};
 use super::attributes::{self, Attributes, RedriveAllow};
 use super::codec::Answer;
 use super::errors::{Failure, PURGE_IN_PROGRESS, QUEUE_DELETED_RECENTLY, QUEUE_NAME_EXISTS, Result};
@@ -148,7 +148,7 @@ impl Sqs {
         if let Some(owner) = &request.queue_owner {
             home.account = owner.as_str().to_owned();
         }
-        if !is_name(name) || !is_account(&home.account) {
+        if !is_name(name) || !Account::is_valid(&home.account) {
             return Err(Failure::no_queue());
         }
         let found = self.find_place(context, Place::new(&home, name)).await?;

@@ -10,6 +10,7 @@ use std::fmt;
 
 use aws_lc_rs::{constant_time, digest, hmac};
 use broker::SigningKey;
+use engine::security::Account;
 use engine::{Error, Result};
 use hyper::HeaderMap;
 
@@ -31,7 +32,6 @@ const TARGET: &str = "x-amz-target";
 const CREDENTIALS_MAX: usize = 4096;
 const ACCESS_KEY_BYTES_MAX: usize = 128;
 const REGION_BYTES_MAX: usize = 64;
-const ACCOUNT_DIGITS: usize = 12;
 
 /// A request as it was sent, with the escapes of its path and query.
 pub struct Request<'a> {
@@ -67,7 +67,7 @@ impl<'a> Scope<'a> {
 
     /// Returns the access key if it has twelve digits, which make it an account id.
     pub fn account(&self) -> Option<&'a str> {
-        Some(self.access_key).filter(|key| is_account(key))
+        Some(self.access_key).filter(|key| Account::is_valid(key))
     }
 }
 
@@ -207,8 +207,8 @@ impl Credentials {
                     "the secret of access key {key} must be printable ASCII without spaces"
                 )));
             }
-            let account = account.unwrap_or(if is_account(key) { key } else { default_account });
-            if !is_account(account) {
+            let account = account.unwrap_or(if Account::is_valid(key) { key } else { default_account });
+            if !Account::is_valid(account) {
                 return Err(Error::invalid(format!("the account of access key {key} must have 12 digits")));
             }
             if found.len() == CREDENTIALS_MAX {
@@ -219,10 +219,6 @@ impl Credentials {
             }
         }
         Ok(Self(found))
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     fn find<'a>(&'a self, access_key: &'a str) -> Option<Signer<'a>> {
@@ -557,10 +553,6 @@ fn split_credential(credential: &str) -> Option<(Scope<'_>, &str)> {
     let scope = Scope { access_key: next()?, date: next()?, region: next()?, service: next()? };
     let terminator = next()?;
     parts.next().is_none().then_some((scope, terminator))
-}
-
-fn is_account(text: &str) -> bool {
-    text.len() == ACCOUNT_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn is_region(text: &str) -> bool {

@@ -91,6 +91,11 @@ impl fmt::Debug for AccessSecret {
 pub struct Account(Box<str>);
 
 impl Account {
+    /// Returns `true` if a text is an account.
+    pub fn is_valid(text: &str) -> bool {
+        text.len() == ACCOUNT_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit())
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -100,7 +105,7 @@ impl FromStr for Account {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        if text.len() != ACCOUNT_DIGITS || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        if !Self::is_valid(text) {
             return Err(Error::invalid(format!("an account has {ACCOUNT_DIGITS} digits")));
         }
         Ok(Self(text.into()))
