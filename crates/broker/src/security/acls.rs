@@ -103,8 +103,8 @@ impl Security {
         Ok(tables.members.iter().map(of_user).collect())
     }
 
-    /// Gives a user a role, or takes it away. The user does not have to exist, as a client may also log in with a
-    /// credential of another issuer.
+    /// Gives a user a role that exists, or takes one away. The user does not have to exist, as a client may also log in
+    /// with a credential of another issuer.
     pub async fn set_member(self: &Arc<Self>, user: UserName, role: RoleName, is_present: bool) -> Result<()> {
         let action = if is_present { "add role" } else { "remove role" };
         let name = format!("{role} {user}");
@@ -112,6 +112,9 @@ impl Security {
             self.change(|tables, _| {
                 if tables.members.contains(&user, &role) == is_present {
                     return Ok((Vec::new(), ()));
+                }
+                if is_present {
+                    tables.check_role(&role)?;
                 }
                 tables.members.check_room(usize::from(is_present))?;
                 Ok((vec![SecurityRecord::Member { user, role, is_present }], ()))

@@ -183,6 +183,7 @@ impl Security {
             }
             self.change(|tables, _| {
                 check_new(tables, &id)?;
+                token.roles.iter().try_for_each(|role| tables.check_role(role))?;
                 let all = tables.tokens.iter().map(|(id, token)| (*id, token));
                 let mut records = room_of_expired(tables.tokens.check_room(), all, now_ms)?;
                 records.push(SecurityRecord::Token { id, token: Some(Token { created_ms: now_ms, ..token }) });

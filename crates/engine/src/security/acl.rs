@@ -445,6 +445,19 @@ impl Acls {
         Ok(())
     }
 
+    /// Returns the roles that have entries, in no order.
+    pub fn roles(&self) -> impl Iterator<Item = &RoleName> {
+        self.by_principal.keys().filter_map(|principal| match principal {
+            Principal::Role(role) => Some(role),
+            Principal::Everyone | Principal::User(_) => None,
+        })
+    }
+
+    /// Returns `true` if a role has entries.
+    pub fn has_role(&self, role: &RoleName) -> bool {
+        self.by_principal.contains_key(&Principal::Role(role.clone()))
+    }
+
     pub fn contains(&self, acl: &Acl) -> bool {
         let Pattern { kind, name, matching } = &acl.pattern;
         let names = self.by_principal.get(&acl.principal).and_then(|kinds| kinds.get(kind));

@@ -315,6 +315,14 @@ impl Quotas {
         self.by_entity.iter().map(move |(entity, values)| (entity, set(values)))
     }
 
+    /// Returns the roles that have quotas; one of them several times if it has quotas of client ids.
+    pub fn roles(&self) -> impl Iterator<Item = &RoleName> {
+        self.by_entity.keys().filter_map(|entity| match &entity.subject {
+            Some(QuotaSubject::Role(role)) => Some(role),
+            _ => None,
+        })
+    }
+
     /// Returns the number of quotas.
     pub fn len(&self) -> usize {
         self.count
