@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use engine::security::UserName;
+use engine::{Error, ErrorKind};
 
 use crate::doors::Door;
 
@@ -62,6 +63,22 @@ pub fn for_client<F: Future>(client: Acting, work: F) -> ForClient<F> {
     ForClient { client: Some(client), work: Box::pin(work) }
 }
 
+/// Does work for the client of this thread. Once it has begun it continues to its end, even if the caller no longer
+/// waits: its steps are done together.
+pub async fn finish<T, E>(work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<Error> + Send + 'static,
+{
+    let done = match current() {
+        Some(client) => tokio::spawn(for_client(client, work)),
+        None => tokio::spawn(work),
+    };
+    done.await.unwrap_or_else(|error| {
+        Err(Error::new(ErrorKind::Internal, format!("work that was begun did not end: {error}")).into())
+    })
+}
+
 /// Future of work for a client.
 pub struct ForClient<F> {
     /// While the work is polled, the client of the thread before.
@@ -99,9 +116,28 @@ impl Drop for Swapped<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
 
     fn user() -> Option<String> {
         current().map(|acting| acting.user.as_str().to_owned())
+    }
+
+    #[tokio::test]
+    async fn work_that_has_begun_ends_without_its_caller() {
+        let (sender, ended) = tokio::sync::oneshot::channel();
+        let client = Acting::anonymous(Door::Sqs, Some(IpAddr::from([192, 0, 2, 3])));
+        let work = for_client(client, async {
+            finish(async move {
+                tokio::task::yield_now().await;
+                sender.send(address()).expect("the test waits");
+                Ok::<_, Error>(())
+            })
+            .await
+        });
+        let mut work = Box::pin(work);
+        assert!((&mut work).now_or_never().is_none());
+        drop(work);
+        assert_eq!(ended.await, Ok(Some(IpAddr::from([192, 0, 2, 3]))), "it is done for the client");
     }
 
     #[tokio::test]

@@ -66,7 +66,7 @@ mod doors;
 pub mod metrics;
 mod settings;
 
-pub use acting::{Acting, ForClient, act_as, act_for, for_client};
+pub use acting::{Acting, ForClient, act_as, act_for, finish, for_client};
 pub use answers::{Answers, FREE_BYTES, Held};
 pub use audit::AuditSettings;
 pub use broker::Broker;

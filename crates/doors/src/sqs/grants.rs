@@ -1,19 +1,23 @@
 //! Changes of a queue's policy with authorization: its statements are access control entries of the queue.
 //!
 //! The text of a policy is a note of the queue, and the entries are what takes effect. A client that may alter the
-//! queue gives by its policy only what it may do there itself; one that may alter the cluster gives anything.
+//! queue gives by its policy only what it may do there itself; one that may alter the cluster gives anything. The
+//! entries and the queue are changed together, also if the client leaves in between.
 
 use std::collections::BTreeSet;
 
+use broker::Broker;
 use engine::security::{Acl, AclFilter, Operation, Resource};
 use engine::{Error, ErrorKind};
-use tokio::sync::MutexGuard;
+use futures_util::future::BoxFuture;
+use tokio::sync::OwnedMutexGuard;
 
 use super::address::Place;
 use super::attributes::{self, Attributes};
 use super::errors::{ACCESS_DENIED, Failure, Result};
 use super::map::{Found, RequestContext, Sqs};
 use super::policy::{Accounts, Policied};
+use super::queues::alter_queue;
 
 /// Change of the entries of a queue.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -41,10 +45,43 @@ impl Grants {
     }
 }
 
+/// Change of the entries of a queue that was checked, and is not made yet.
+pub(super) struct Planned {
+    filter: AclFilter,
+    before: BTreeSet<Acl>,
+    after: BTreeSet<Acl>,
+    grants: Grants,
+}
+
+impl Planned {
+    async fn make(&self, broker: &Broker) -> engine::Result<()> {
+        let Self { before, after, grants, .. } = self;
+        let (before, after, grants) = (before.clone(), after.clone(), grants.clone());
+        let decide = move |existing: &BTreeSet<Acl>| {
+            if Grants::between(&before, &after, existing) != grants {
+                let message = "the entries of the queue changed at the same time: try again";
+                return Err(Error::new(ErrorKind::Busy, message));
+            }
+            Ok((&(existing - &grants.gone) | &grants.fresh, ()))
+        };
+        broker.security.replace_acls(self.filter.clone(), decide).await
+    }
+
+    async fn take_back(self, broker: &Broker) -> engine::Result<()> {
+        let Grants { fresh, gone } = self.grants.reversed();
+        let decide = move |entries: &BTreeSet<Acl>| Ok((&(entries - &gone) | &fresh, ()));
+        broker.security.replace_acls(self.filter, decide).await
+    }
+}
+
+/// Right to change policies, while no other request does.
+pub(super) type Turn = Option<OwnedMutexGuard<()>>;
+
 impl Sqs {
     /// Waits until no other policy is changed, if a change concerns one.
-    pub(super) async fn policy_turn(&self, has_policy: bool) -> Option<MutexGuard<'_, ()>> {
-        if has_policy && self.broker.is_authorizing() { Some(self.changing_policy.lock().await) } else { None }
+    pub(super) async fn policy_turn(&self, has_policy: bool) -> Turn {
+        let is_wanted = has_policy && self.broker.is_authorizing();
+        if is_wanted { Some(self.changing_policy.clone().lock_owned().await) } else { None }
     }
 
     fn policied<'p>(&'p self, place: &'p Place, known_as: &'p str) -> Policied<'p> {
@@ -67,17 +104,17 @@ impl Sqs {
         Ok(queue.shown(written, &self.entries_of(&queue).await?))
     }
 
-    /// Makes the entries of a queue those of a new policy, if the client may give and take them. The caller changes the
-    /// note, and calls [`Sqs::take_back`] if that fails.
-    pub(super) async fn grant(
+    /// Plans to make the entries of a queue those of a new policy, if the client may give and take them. Returns `None`
+    /// if that changes nothing.
+    pub(super) async fn plan(
         &self,
         context: &RequestContext<'_>,
         place: &Place,
         before: Option<&str>,
         after: Option<&str>,
-    ) -> Result<Grants> {
+    ) -> Result<Option<Planned>> {
         if !self.broker.is_authorizing() {
-            return Ok(Grants::default());
+            return Ok(None);
         }
         let known_as = self.names(context).inner(place);
         let queue = self.policied(place, &known_as);
@@ -87,42 +124,51 @@ impl Sqs {
         let after = after.map_err(|reason| Failure::attribute("Policy", &reason))?.unwrap_or_default();
         let grants = Grants::between(&before, &after, &self.entries_of(&queue).await?);
         self.check_may_give(context, &known_as, &grants).await?;
-        let checked = grants.clone();
-        let decide = move |existing: &BTreeSet<Acl>| {
-            if Grants::between(&before, &after, existing) != checked {
-                let message = "the entries of the queue changed at the same time: try again";
-                return Err(Error::new(ErrorKind::Busy, message));
+        if grants.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Planned { filter: AclFilter::of_pattern(queue.pattern()), before, after, grants }))
+    }
+
+    /// Makes a planned change of entries, and then a change of the queue. If that fails, the entries are as before.
+    /// Nothing is left half done if the client leaves.
+    pub(super) async fn make<T, E>(
+        &self,
+        turn: Turn,
+        planned: Option<Planned>,
+        change: BoxFuture<'static, Result<T, E>>,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        let broker = self.broker.clone();
+        broker::finish(async move {
+            let _turn = turn;
+            if let Some(planned) = &planned {
+                planned.make(&broker).await?;
             }
-            Ok((&(existing - &checked.gone) | &checked.fresh, ()))
-        };
-        if !grants.is_empty() {
-            self.broker.security.replace_acls(AclFilter::of_pattern(queue.pattern()), decide).await?;
-        }
-        Ok(grants)
+            let changed = change.await;
+            if changed.is_err()
+                && let Some(planned) = planned
+            {
+                planned.take_back(&broker).await?;
+            }
+            changed
+        })
+        .await
     }
 
-    /// Undoes a change of entries.
-    pub(super) async fn take_back(&self, context: &RequestContext<'_>, place: &Place, grants: Grants) -> Result<()> {
-        let Grants { fresh, gone } = grants.reversed();
-        if fresh.is_empty() && gone.is_empty() {
-            return Ok(());
-        }
-        let known_as = self.names(context).inner(place);
-        let filter = AclFilter::of_pattern(self.policied(place, &known_as).pattern());
-        Ok(self.broker.security.replace_acls(filter, |entries| Ok((&(entries - &gone) | &fresh, ()))).await?)
-    }
-
-    /// Deletes the entries of the policy of a deleted queue. Entries that deny stay, as a client that only may delete
-    /// the queue would lift what an administrator forbade.
-    pub(super) async fn forget_policy(&self, context: &RequestContext<'_>, found: &Found) -> Result<()> {
+    /// Returns the entries that are deleted with a queue: those of its policy. Entries that deny stay, as a client that
+    /// only may delete the queue would lift what an administrator forbade.
+    pub(super) fn entries_of_policy(&self, context: &RequestContext<'_>, found: &Found) -> (AclFilter, BTreeSet<Acl>) {
         let written = attributes::policy_text(&found.definition.notes).filter(|_| self.broker.is_authorizing());
         let queue = self.policied(&found.place, found.name());
-        let Some(mut gone) = written.and_then(|policy| queue.entries(policy).ok()) else { return Ok(()) };
+        let mut entries = written.and_then(|policy| queue.entries(policy).ok()).unwrap_or_default();
         if !self.gives_anything(context) {
-            gone.retain(|acl| acl.is_allowed);
+            entries.retain(|acl| acl.is_allowed);
         }
-        let filter = AclFilter::of_pattern(queue.pattern());
-        Ok(self.broker.security.replace_acls(filter, |entries| Ok((entries - &gone, ()))).await?)
+        (AclFilter::of_pattern(queue.pattern()), entries)
     }
 
     fn gives_anything(&self, context: &RequestContext<'_>) -> bool {
@@ -160,6 +206,7 @@ impl Sqs {
     pub(super) async fn change_policy(
         &self,
         context: &RequestContext<'_>,
+        turn: Turn,
         found: &Found,
         change: impl FnOnce(&mut Attributes) -> Result<()>,
     ) -> Result<super::codec::Answer> {
@@ -171,15 +218,113 @@ impl Sqs {
         attributes.put_policy(shown.as_deref());
         change(&mut attributes)?;
         let after = attributes::policy_text(&attributes.notes).map(str::to_owned);
-        let grants = self.grant(context, &found.place, shown.as_deref(), after.as_deref()).await?;
-        let put = |attributes: &mut Attributes| {
+        let planned = self.plan(context, &found.place, shown.as_deref(), after.as_deref()).await?;
+        let put = move |attributes: &mut Attributes| {
             attributes.put_policy(after.as_deref());
             Ok(())
         };
-        let altered = self.alter(found, put).await;
-        if altered.is_err() {
-            self.take_back(context, &found.place, grants).await?;
+        let altered = alter_queue(self.broker.clone(), found.name().to_owned(), put);
+        self.make(turn, planned, Box::pin(altered)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use broker::{Door, LoginSource, SecuritySettings, Settings};
+    use engine::security::{Pattern, PatternKind, Principal, ResourceKind};
+    use futures_util::FutureExt;
+    use net::Shutdown;
+    use parking_lot::Mutex;
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::sqs::address::Home;
+    use crate::sqs::model::{CreateQueue, DeleteQueue};
+    use crate::sqs::sigv4::Auth;
+
+    const URL: &str = "http://localhost/000000000000/q";
+    const POLICY: &str = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"AWS":"*"},
+        "Action":"SQS:SendMessage","Resource":"arn:aws:sqs:us-east-1:000000000000:q"}]}"#;
+
+    fn sqs() -> Sqs {
+        let security = SecuritySettings { is_authorizing: true, ..SecuritySettings::default() };
+        let broker = Broker::start(Settings { security, ..Settings::default() }, &[Handle::current()]);
+        Sqs::new(broker.expect("started"), Arc::new(Auth::Off), home(), None, Duration::ZERO)
+    }
+
+    fn home() -> Home {
+        Home { account: "000000000000".to_owned(), region: "us-east-1".to_owned() }
+    }
+
+    /// Returns the context of an administrator.
+    fn context(sqs: &Sqs) -> RequestContext<'static> {
+        let source = LoginSource { door: Door::Sqs, address: None };
+        RequestContext {
+            home: home(),
+            is_bound: false,
+            base: "http://localhost".to_owned(),
+            host: "localhost",
+            trace: None,
+            drain: Shutdown::default().drain(),
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            identity: sqs.broker.security.log_in_owner(source),
+            held: Mutex::default(),
         }
-        altered
+    }
+
+    fn create() -> CreateQueue<'static> {
+        let attributes = serde_json::json!({ "Policy": POLICY });
+        let request = serde_json::json!({ "QueueName": "q", "Attributes": attributes }).to_string();
+        serde_json::from_str(request.leak()).expect("a request")
+    }
+
+    fn delete() -> DeleteQueue<'static> {
+        let request = serde_json::json!({ "QueueUrl": URL }).to_string();
+        serde_json::from_str(request.leak()).expect("a request")
+    }
+
+    /// Returns whether the queue exists, and whether it has entries, once what has begun has ended.
+    async fn exists(sqs: &Sqs) -> (bool, bool) {
+        drop(sqs.policy_turn(true).await);
+        let of_queue = |acl: &Acl| acl.pattern.name == "q";
+        let entries = sqs.broker.security.acls(&AclFilter::default()).await.expect("read");
+        (sqs.broker.queues.get("q").await.is_ok(), entries.iter().any(of_queue))
+    }
+
+    #[tokio::test]
+    async fn a_queue_is_created_with_its_entries_even_if_the_client_leaves() {
+        let sqs = sqs();
+        let context = context(&sqs);
+        let mut creating = Box::pin(sqs.create_queue(&context, create()));
+        // It waits for its entries to be written.
+        assert!((&mut creating).now_or_never().is_none());
+        drop(creating);
+        assert_eq!(exists(&sqs).await, (true, true));
+    }
+
+    #[tokio::test]
+    async fn the_entries_of_a_queue_are_deleted_with_it_even_if_the_client_leaves() {
+        let sqs = sqs();
+        let context = context(&sqs);
+        sqs.create_queue(&context, create()).await.expect("created");
+        assert_eq!(exists(&sqs).await, (true, true));
+        // Another change, which has to end first, makes the deletion wait after its first step.
+        let other = Acl {
+            pattern: Pattern { kind: ResourceKind::Topic, name: "t".into(), matching: PatternKind::Literal },
+            principal: Principal::Everyone,
+            host: "*".into(),
+            operation: Operation::Read,
+            is_allowed: true,
+        };
+        let mut changing = Box::pin(sqs.broker.security.create_acls(vec![other]));
+        assert!((&mut changing).now_or_never().is_none());
+        let mut deleting = Box::pin(sqs.delete_queue(&context, delete()));
+        assert!((&mut deleting).now_or_never().is_none());
+        drop(deleting);
+        assert_eq!(exists(&sqs).await, (false, false));
     }
 }

@@ -36,14 +36,14 @@ pub(super) struct Sqs {
     /// Access keys with their accounts, if signatures are verified.
     pub auth: Arc<Auth>,
     /// Held while a policy is changed, so that its entries and its text are of the same one.
-    pub changing_policy: tokio::sync::Mutex<()>,
+    pub changing_policy: Arc<tokio::sync::Mutex<()>>,
     /// Account and region of requests that do not specify their own.
     pub default: Home,
     /// Base of the URLs of queues; by default the address to which the request was sent.
     pub url: Option<String>,
     /// Time during which the name of a deleted queue stays taken, and a purged queue cannot be purged again.
     pub cooldown: Duration,
-    pub deleted: Mutex<Lately<String, ()>>,
+    pub deleted: Arc<Mutex<Lately<String, ()>>>,
     pub purged: Mutex<Lately<String, ()>>,
     /// Messages that were received under an attempt id, which the receiver may repeat.
     pub attempts: Mutex<Attempts>,
@@ -150,11 +150,11 @@ impl Sqs {
         Self {
             broker,
             auth,
-            changing_policy: tokio::sync::Mutex::default(),
+            changing_policy: Arc::default(),
             default,
             url,
             cooldown,
-            deleted: Mutex::new(Lately::new(cooldown, LATELY_MAX)),
+            deleted: Arc::new(Mutex::new(Lately::new(cooldown, LATELY_MAX))),
             purged: Mutex::new(Lately::new(cooldown, LATELY_MAX)),
             attempts: Mutex::new(Lately::new(ATTEMPT_KEPT, ATTEMPTS_MAX)),
             hosts: Mutex::new(Lately::new(HOST_KEPT, HOSTS_MAX)),

@@ -1,8 +1,8 @@
 //! Names of queues at other doors, which a client's tenant is part of.
 
-use engine::security::TenantName;
+use engine::security::{Account, TenantName};
 
-use super::address::{Home, Place, is_account};
+use super::address::{Home, Place};
 use super::map::{RequestContext, Sqs};
 
 /// Mapping between the queues of a client and the names of the broker.
@@ -23,7 +23,7 @@ impl Sqs {
 
 /// Returns the account that a tenant is, if it is one: its name is the id of the account.
 pub(super) fn account_of(tenant: &TenantName) -> Option<&str> {
-    Some(tenant.as_str()).filter(|name| is_account(name))
+    Some(tenant.as_str()).filter(|name| Account::is_valid(name))
 }
 
 impl Names<'_> {

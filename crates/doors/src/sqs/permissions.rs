@@ -52,7 +52,7 @@ impl Sqs {
     }
 
     pub async fn add_permission(&self, context: &RequestContext<'_>, request: AddPermission<'_>) -> Result<Answer> {
-        let _turn = self.policy_turn(true).await;
+        let turn = self.policy_turn(true).await;
         let found = self.find(context, &request.queue_url).await?;
         let label = label(&request.label)?;
         if request.account_ids.as_ref().is_some_and(|List(accounts)| accounts.is_empty()) {
@@ -86,7 +86,7 @@ impl Sqs {
             "Action": one_or_all(actions.iter().map(|action| format!("SQS:{action}")).collect()),
             "Resource": found.place.arn(),
         });
-        self.change_policy(context, &found, |attributes| allow(attributes, &found.place, label, statement)).await
+        self.change_policy(context, turn, &found, |attributes| allow(attributes, &found.place, label, statement)).await
     }
 
     pub async fn remove_permission(
@@ -94,10 +94,10 @@ impl Sqs {
         context: &RequestContext<'_>,
         request: RemovePermission<'_>,
     ) -> Result<Answer> {
-        let _turn = self.policy_turn(true).await;
+        let turn = self.policy_turn(true).await;
         let found = self.find(context, &request.queue_url).await?;
         let label = label(&request.label)?;
-        self.change_policy(context, &found, |attributes| forbid(attributes, label)).await
+        self.change_policy(context, turn, &found, |attributes| forbid(attributes, label)).await
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use broker::NewQueue;
+use broker::{Broker, NewQueue};
 use engine::queue::{QueueDefinition, QueueName};
 use engine::security::{Account, ResourceKind};
 use engine::{Error, ErrorKind};
@@ -14,8 +14,8 @@ use super::address::{Place, is_name};
 use super::attributes::{self, Attributes, RedriveAllow};
 use super::codec::Answer;
 use super::errors::{Failure, PURGE_IN_PROGRESS, QUEUE_DELETED_RECENTLY, QUEUE_NAME_EXISTS, Result};
-use super::grants::Grants;
 use super::map::{Found, RequestContext, Sqs};
+use super::names::Names;
 use super::model::{
     CreateQueue, DeleteQueue, GetQueueAttributes, GetQueueUrl, Int, List, ListDeadLetterSourceQueues, ListQueues, Map,
     PurgeQueue, SetQueueAttributes, Text, required, required_text,
@@ -65,12 +65,10 @@ impl Sqs {
         new.notes = attributes.notes;
         self.broker.authorize_queue_creation(&context.identity, &known_as, None).await?;
         let policy = attributes::policy_text(&new.notes).map(str::to_owned);
-        let _turn = self.policy_turn(policy.is_some()).await;
-        let grants = self.grant(context, &place, None, policy.as_deref()).await?;
-        let created = self.broker.queues.create(new).await;
-        if created.is_err() {
-            self.take_back(context, &place, grants).await?;
-        }
+        let turn = self.policy_turn(policy.is_some()).await;
+        let planned = self.plan(context, &place, None, policy.as_deref()).await?;
+        let broker = self.broker.clone();
+        let created = self.make(turn, planned, Box::pin(async move { broker.queues.create(new).await })).await;
         match created {
             // Another client created the queue in the meantime.
             Err(error) if error.kind == ErrorKind::AlreadyExists => {
@@ -132,14 +130,25 @@ impl Sqs {
     }
 
     pub async fn delete_queue(&self, context: &RequestContext<'_>, request: DeleteQueue<'_>) -> Result<Answer> {
-        let _turn = self.policy_turn(true).await;
+        let turn = self.policy_turn(true).await;
         let found = self.find(context, &request.queue_url).await?;
-        self.broker.queues.delete(found.name()).await?;
-        self.forget_policy(context, &found).await?;
-        if !self.cooldown.is_zero() {
-            self.deleted.lock().insert(found.name().to_owned(), (), Instant::now());
-        }
-        Ok(Answer::Nothing)
+        let (filter, gone) = self.entries_of_policy(context, &found);
+        let deleted = (!self.cooldown.is_zero()).then(|| self.deleted.clone());
+        let broker = self.broker.clone();
+        let name = found.name().to_owned();
+        // The next queue of this name must not have the entries of this one, even if the client leaves in between.
+        broker::finish(async move {
+            let _turn = turn;
+            broker.queues.delete(&name).await?;
+            if !gone.is_empty() {
+                broker.security.replace_acls(filter, move |entries| Ok((entries - &gone, ()))).await?;
+            }
+            if let Some(deleted) = deleted {
+                deleted.lock().insert(name, (), Instant::now());
+            }
+            Ok(Answer::Nothing)
+        })
+        .await
     }
 
     pub async fn queue_url(&self, context: &RequestContext<'_>, request: GetQueueUrl<'_>) -> Result<Answer> {
@@ -252,46 +261,31 @@ impl Sqs {
     ) -> Result<Answer> {
         let given = required("Attributes", &request.attributes)?;
         let has_policy = given.iter().any(|(name, _)| name == attributes::POLICY);
-        let _turn = self.policy_turn(has_policy).await;
+        let turn = self.policy_turn(has_policy).await;
         let found = self.find(context, &request.queue_url).await?;
         let pairs = || given.iter().map(|(name, value)| (name, value.as_str()));
         let mut preview = Attributes::of(&found.definition);
         let names = self.names(context);
         preview.apply(&found.place, names, pairs())?;
         self.check_redrive(context, &found.place, &preview, given).await?;
-        let grants = if has_policy {
-            let [before, after] = [&found.definition.notes, &preview.notes].map(attributes::policy_text);
-            self.grant(context, &found.place, before, after).await?
-        } else {
-            Grants::default()
-        };
-        let altered = self.alter(&found, |attributes| attributes.apply(&found.place, names, pairs())).await;
-        if altered.is_err() {
-            self.take_back(context, &found.place, grants).await?;
+        if !has_policy {
+            return self.alter(&found, |attributes| attributes.apply(&found.place, names, pairs())).await;
         }
-        altered
+        let [before, after] = [&found.definition.notes, &preview.notes].map(attributes::policy_text);
+        let planned = self.plan(context, &found.place, before, after).await?;
+        let name = found.name().to_owned();
+        let pairs: Vec<(String, String)> = pairs().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let (place, home, tenant) = (found.place, self.default.clone(), context.identity.tenant().cloned());
+        let apply = move |attributes: &mut Attributes| {
+            let names = Names { default: &home, tenant: tenant.as_ref() };
+            attributes.apply(&place, names, pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
+        };
+        self.make(turn, planned, Box::pin(alter_queue(self.broker.clone(), name, apply))).await
     }
 
     /// Changes the attributes of a queue if the change is valid.
     pub async fn alter(&self, found: &Found, change: impl FnOnce(&mut Attributes) -> Result<()>) -> Result<Answer> {
-        let mut refused = None;
-        let altered = self.broker.queues.alter(found.name(), |definition| {
-            let mut attributes = Attributes::of(definition);
-            if let Err(failure) = change(&mut attributes) {
-                refused = Some(failure);
-                return Err(Error::invalid("the change was refused"));
-            }
-            definition.settings = attributes.settings;
-            definition.notes = attributes.notes;
-            Ok(())
-        });
-        match (altered.await, refused) {
-            (_, Some(failure)) => Err(failure),
-            (altered, None) => {
-                let _: Arc<QueueDefinition> = altered?;
-                Ok(Answer::Nothing)
-            }
-        }
+        alter_queue(self.broker.clone(), found.name().to_owned(), change).await
     }
 
     pub async fn purge_queue(&self, context: &RequestContext<'_>, request: PurgeQueue<'_>) -> Result<Answer> {
@@ -309,6 +303,32 @@ impl Sqs {
         }
         self.broker.queues.purge(found.name()).await?;
         Ok(Answer::Nothing)
+    }
+}
+
+/// Changes the attributes of a queue if the change is valid.
+pub(super) async fn alter_queue(
+    broker: Arc<Broker>,
+    name: String,
+    change: impl FnOnce(&mut Attributes) -> Result<()>,
+) -> Result<Answer> {
+    let mut refused = None;
+    let altered = broker.queues.alter(&name, |definition| {
+        let mut attributes = Attributes::of(definition);
+        if let Err(failure) = change(&mut attributes) {
+            refused = Some(failure);
+            return Err(Error::invalid("the change was refused"));
+        }
+        definition.settings = attributes.settings;
+        definition.notes = attributes.notes;
+        Ok(())
+    });
+    match (altered.await, refused) {
+        (_, Some(failure)) => Err(failure),
+        (altered, None) => {
+            let _: Arc<QueueDefinition> = altered?;
+            Ok(Answer::Nothing)
+        }
     }
 }
 
