@@ -218,6 +218,11 @@ impl Identity {
         self.is_administrator
     }
 
+    /// Returns the roles that the client's credential carries, in addition to those of the user.
+    pub fn roles(&self) -> &[RoleName] {
+        &self.roles
+    }
+
     /// Returns the address of the client as text.
     pub fn host(&self) -> &str {
         &self.host

@@ -4,9 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use broker::{Receipt, Receive};
+use broker::{Broker, Identity, Receipt, Receive};
+use engine::ErrorKind;
 use engine::queue::{QueueDefinition, QueueId};
+use engine::security::{ADMINISTRATOR, Operation, RoleName, UserName};
 use net::Drain;
+use parking_lot::Mutex;
 
 use super::errors::{Code, Failure, Result};
 use super::map::Door;
@@ -29,6 +32,28 @@ const RECEIVE_WAIT: Duration = Duration::from_secs(60);
 const RECEIVE_BYTES_MAX: usize = 10 << 20;
 /// Delay before a retry if the subscriptions could not be read.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Delay before a subscription is checked again whose owner may not read it.
+const CHECK_AGAIN: Duration = Duration::from_secs(1);
+/// Note of a queue that names its owner: the client that has set the endpoint. It has a line for the host, one for the
+/// user, and one for each role of the client's credential.
+pub(super) const OWNER: &str = "pubsub.push_owner";
+
+/// Returns the note with the owner of a subscription whose endpoint this client sets; `None` for the administrator, who
+/// may read everything.
+pub(super) fn owner_note(identity: &Identity) -> Option<String> {
+    let roles = identity.roles().iter().map(RoleName::as_str);
+    let lines = [identity.host(), identity.user().as_str()].into_iter().chain(roles);
+    (identity.user().as_str() != ADMINISTRATOR).then(|| lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// Returns the owner that a note names. A note that cannot be read names a user without permissions.
+fn owner_of(broker: &Broker, note: &str) -> Identity {
+    let mut lines = note.split('\n');
+    let host = lines.next().unwrap_or_default();
+    let user = lines.next().and_then(|user| UserName::parse(user).ok());
+    let roles: Vec<RoleName> = lines.filter_map(|role| RoleName::parse(role).ok()).collect();
+    user.map_or_else(|| Identity::anonymous(host), |user| broker.security.identity_of(user, roles, host))
+}
 
 /// Serves push subscriptions until the drain begins.
 pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
@@ -56,7 +81,7 @@ pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
 }
 
 /// Stops the tasks of deleted or changed subscriptions, and starts those of new ones.
-async fn serve(door: &Arc<Door>, running: &mut HashMap<QueueId, (Target, PushTask)>) -> Result<()> {
+async fn serve(door: &Arc<Door>, running: &mut HashMap<QueueId, Running>) -> Result<()> {
     let (queues, _) = door.broker.queues.list("", "", usize::MAX, |_| true).await?;
     let mut wanted = HashMap::new();
     for queue in queues {
@@ -67,7 +92,11 @@ async fn serve(door: &Arc<Door>, running: &mut HashMap<QueueId, (Target, PushTas
             }
         }
     }
-    running.retain(|id, (target, _)| wanted.get(id).is_some_and(|(wanted, _)| wanted == target));
+    let owner = |queue: &QueueDefinition| queue.notes.get(OWNER).cloned();
+    running.retain(|id, running| {
+        let of = wanted.get(id);
+        of.is_some_and(|(target, queue)| *target == running.target && owner(queue) == running.owner)
+    });
     for (id, (target, queue)) in wanted {
         if running.contains_key(&id) {
             continue;
@@ -76,11 +105,22 @@ async fn serve(door: &Arc<Door>, running: &mut HashMap<QueueId, (Target, PushTas
             key(door).await?;
         }
         let lease = target.deadline + LEASE_RESERVE;
-        let source = Pushed { door: door.clone(), queue, lease_ms: lease.as_millis() as u64 };
+        let owner = owner(&queue);
+        let by = owner.as_deref().map(|note| owner_of(&door.broker, note));
+        let lease_ms = lease.as_millis() as u64;
+        let source = Pushed { door: door.clone(), queue, lease_ms, owner: by, decided: Mutex::new((0, true)) };
         let task = door.pusher.start(target.clone(), source);
-        running.insert(id, (target, task));
+        running.insert(id, Running { target, owner, _task: task });
     }
     Ok(())
+}
+
+/// Subscription that is pushed.
+struct Running {
+    target: Target,
+    /// Note with the owner.
+    owner: Option<String>,
+    _task: PushTask,
 }
 
 fn target(door: &Door, queue: &QueueDefinition) -> Result<Target> {
@@ -139,6 +179,18 @@ struct Pushed {
     door: Arc<Door>,
     queue: Arc<QueueDefinition>,
     lease_ms: u64,
+    owner: Option<Identity>,
+    /// Generation of the permissions in which it was last decided whether the owner may read the queue, and the
+    /// decision.
+    decided: Mutex<(u64, bool)>,
+}
+
+impl Drop for Pushed {
+    fn drop(&mut self) {
+        if !self.decided.get_mut().1 {
+            self.door.pusher.note_paused(false);
+        }
+    }
 }
 
 impl Source for Pushed {
@@ -148,6 +200,10 @@ impl Source for Pushed {
         let Self { door, queue, .. } = self;
         // A subscription does not expire while it is pushed.
         door.is_active(queue);
+        if !self.may_push().await {
+            tokio::time::sleep(CHECK_AGAIN).await;
+            return Ok(Vec::new());
+        }
         let receive = Receive { max, bytes_max: RECEIVE_BYTES_MAX, lease_ms: Some(self.lease_ms), wait: RECEIVE_WAIT };
         let deliveries = door.receive(queue, &receive).await?;
         Ok(deliveries.into_iter().map(|delivery| self.given(delivery)).collect())
@@ -159,6 +215,34 @@ impl Source for Pushed {
 
     async fn nack(&self, receipt: Receipt) -> engine::Result<()> {
         self.door.broker.queues.nack(self.queue.name.as_str(), &[(receipt, None)]).await.map(drop)
+    }
+
+    async fn may_push(&self) -> bool {
+        let Some(owner) = &self.owner else { return true };
+        let broker = &self.door.broker;
+        let generation = broker.security.generation();
+        let (decided_in, before) = *self.decided.lock();
+        if decided_in == generation {
+            return before;
+        }
+        let queue = &self.queue.name;
+        let outcome = broker.authorize_queue(owner, Operation::Read, queue.as_str()).await;
+        let may = !outcome.is_err_and(|error| error.kind == ErrorKind::Denied);
+        let before = std::mem::replace(&mut *self.decided.lock(), (generation, may)).1;
+        if may != before {
+            self.door.pusher.note_paused(!may);
+            let user = owner.user();
+            if may {
+                tracing::info!(%queue, %user, "resumed a push subscription: its owner may read it again");
+            } else {
+                tracing::warn!(
+                    %queue,
+                    %user,
+                    "paused a push subscription: the user who set its endpoint may not read it any more"
+                );
+            }
+        }
+        may
     }
 }
 

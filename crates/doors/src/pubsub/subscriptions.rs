@@ -22,6 +22,7 @@ use super::proto::{
     ModifyPushConfigRequest, PushConfig, RetryPolicy, Subscription, UpdateSubscriptionRequest,
 };
 use super::push::{Endpoint, Pusher};
+use super::pushes::{OWNER, owner_note};
 use super::times::{Bounds, DAY_MS, MINUTE_MS, SECOND_MS, duration, duration_ms, shown};
 use super::topics::check_labels;
 use super::{policies, rest, transforms};
@@ -324,6 +325,13 @@ fn notes(subscription: &Subscription) -> Result<Vec<(String, String)>> {
     Ok(notes)
 }
 
+/// Returns the note with the owner of a subscription, if it is pushed: the client of this call.
+fn owner(ask: &Ask, subscription: &Subscription) -> Option<(String, String)> {
+    let is_pushed = subscription.push_config.as_ref().is_some_and(|push| !push.push_endpoint.is_empty());
+    let note = owner_note(&ask.identity).filter(|_| is_pushed)?;
+    Some((OWNER.to_owned(), note))
+}
+
 fn default_expiration() -> ExpirationPolicy {
     ExpirationPolicy { ttl: Some(duration(EXPIRATION_MS_DEFAULT)) }
 }
@@ -402,7 +410,7 @@ pub(super) async fn create(ask: Ask, subscription: Subscription) -> Result<Subsc
         topic: Some(TopicName::parse(&inner_topic)?),
         start: QueueStart::Live,
         settings: door.settings_of(&subscription)?,
-        notes: notes(&subscription)?.into_iter().collect(),
+        notes: notes(&subscription)?.into_iter().chain(owner(&ask, &subscription)).collect(),
         ..NewQueue::new(QueueName::parse(&door.names.inner(&name))?)
     };
     // Stored first: messages must never be delivered without them.
@@ -466,7 +474,7 @@ pub(super) async fn detach(ask: Ask, request: DetachSubscriptionRequest) -> Resu
 
 pub(super) async fn modify_push(ask: Ask, request: ModifyPushConfigRequest) -> Result<()> {
     let name = Name::parse(Kind::Subscription, &request.subscription)?;
-    change(&ask.door, &name, |subscription| {
+    change(&ask, &name, |subscription| {
         subscription.push_config = Some(request.push_config.unwrap_or_default());
         Ok(())
     })
@@ -486,20 +494,24 @@ pub(super) async fn update(ask: Ask, request: UpdateSubscriptionRequest) -> Resu
     if paths.iter().any(|path| path == "message_transforms") {
         transforms::check(&ask.door, &given.message_transforms).await?;
     }
-    change(&ask.door, &name, |subscription| paths.iter().try_for_each(|path| apply(subscription, &given, path))).await
+    change(&ask, &name, |subscription| paths.iter().try_for_each(|path| apply(subscription, &given, path))).await
 }
 
 /// Changes a subscription and its queue.
-async fn change(door: &Door, name: &Name, work: impl FnOnce(&mut Subscription) -> Result<()>) -> Result<Subscription> {
+async fn change(ask: &Ask, name: &Name, work: impl FnOnce(&mut Subscription) -> Result<()>) -> Result<Subscription> {
+    let door = &ask.door;
     let Found::Queue(queue) = door.find_subscription(name).await? else {
         return Err(Failure::precondition("Subscription is detached."));
     };
     let mut subscription = door.whole_subscription_of(&queue).await?;
     let before = subscription.message_transforms.clone();
+    let push_before = subscription.push_config.clone();
     work(&mut subscription)?;
     let subscription = door.checked(subscription)?;
     let settings = door.settings_of(&subscription)?;
     let notes = notes(&subscription)?;
+    // Who changes what is pushed answers for it from then on.
+    let owner = (subscription.push_config != push_before).then(|| owner(ask, &subscription));
     if subscription.message_transforms != before {
         door.keep_transforms(queue.name.as_str(), &subscription.message_transforms).await?;
     }
@@ -508,6 +520,10 @@ async fn change(door: &Door, name: &Name, work: impl FnOnce(&mut Subscription) -
         definition.settings = QueueSettings { isolation: definition.settings.isolation, ..settings };
         definition.notes.remove(HAS_TRANSFORMS);
         definition.notes.extend(notes);
+        if let Some(owner) = owner {
+            definition.notes.remove(OWNER);
+            definition.notes.extend(owner);
+        }
         Ok(())
     };
     let queue = door.broker.queues.alter(queue.name.as_str(), alter).await?;

@@ -54,6 +54,9 @@ pub trait Source: Send + Sync + 'static {
     fn ack(&self, receipt: Self::Receipt) -> impl Future<Output = engine::Result<()>> + Send;
     /// Returns a message to the queue; its redelivery follows the subscription's retry policy.
     fn nack(&self, receipt: Self::Receipt) -> impl Future<Output = engine::Result<()>> + Send;
+    /// Returns `true` if messages may be pushed: who set the endpoint may still read them. While this is `false`,
+    /// [`receive`](Self::receive) returns none.
+    fn may_push(&self) -> impl Future<Output = bool> + Send;
 }
 
 /// Leased message.
@@ -97,7 +100,7 @@ enum Outcome {
     /// No connection, or no valid HTTP response.
     Failed,
     TimedOut,
-    /// The operator does not allow the address.
+    /// The operator does not allow the address, or who set it may not read the messages any more.
     Denied,
 }
 
@@ -129,6 +132,8 @@ pub struct Pusher {
 #[derive(Default)]
 struct Stats {
     subscriptions: AtomicUsize,
+    /// Subscriptions whose owners may not read them.
+    paused: AtomicUsize,
     in_flight: AtomicUsize,
     outcomes: [Counter; Outcome::ALL.len()],
     pauses: Counter,
@@ -187,6 +192,16 @@ impl Pusher {
         self.key.get_or_init(|| key)
     }
 
+    /// Counts a subscription that is paused because its owner may not read it, or that no longer is.
+    pub fn note_paused(&self, is_paused: bool) {
+        let paused = &self.stats.paused;
+        if is_paused {
+            paused.fetch_add(1, Ordering::Relaxed)
+        } else {
+            paused.fetch_sub(1, Ordering::Relaxed)
+        };
+    }
+
     pub fn start<S: Source>(self: &Arc<Self>, target: Target, source: S) -> PushTask {
         let task = Task { pusher: self.clone(), target, source: Arc::new(source), token: Mutex::default() };
         PushTask(tokio::spawn(Arc::new(task).run()))
@@ -199,6 +214,8 @@ impl Pusher {
             Outcome::ALL.iter().map(|o| (o.name().to_owned(), stats.outcomes[*o as usize].get())).collect();
         out.counters("thalweg_pubsub_pushes", "Messages pushed to endpoints", "result", &outcomes)?;
         out.gauge("thalweg_pubsub_push_subscriptions", "Push subscriptions served", load(&stats.subscriptions))?;
+        let help = "Push subscriptions that wait until the user who set their endpoint may read them again";
+        out.gauge("thalweg_pubsub_push_paused", help, load(&stats.paused))?;
         out.gauge("thalweg_pubsub_pushes_in_flight", "Pushes not answered yet", load(&stats.in_flight))?;
         out.counter("thalweg_pubsub_push_pauses", "Pauses for endpoints that fail", stats.pauses.get())?;
         out.counter("thalweg_pubsub_push_connections", "Connections opened to endpoints", self.http.opened.get())?;
@@ -272,7 +289,9 @@ impl<S: Source> Task<S> {
         let stats = &self.pusher.stats;
         let _counted = Counted::new(&stats.in_flight);
         let began = Instant::now();
-        let outcome = match tokio::time::timeout(self.target.deadline, self.post(&received.message)).await {
+        let post =
+            async { if self.source.may_push().await { self.post(&received.message).await } else { Err(no_reader()) } };
+        let outcome = match tokio::time::timeout(self.target.deadline, post).await {
             Err(_) => Outcome::TimedOut,
             Ok(Ok(status)) if is_success(status) => Outcome::Acked,
             Ok(Ok(status)) => {
@@ -333,6 +352,11 @@ impl<S: Source> Task<S> {
             }
         }
     }
+}
+
+fn no_reader() -> io::Error {
+    let message = "the user who set the endpoint may not read the subscription any more";
+    io::Error::new(io::ErrorKind::PermissionDenied, message)
 }
 
 /// Returns `true` if the status counts as an acknowledgement, as at Google's service.

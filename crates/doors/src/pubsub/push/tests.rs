@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 
 use net::tls::Identity;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,6 +25,7 @@ struct Queue {
     waiting: Mutex<VecDeque<Message>>,
     changed: Notify,
     is_gone: bool,
+    is_denied: AtomicBool,
 }
 
 struct Handle {
@@ -65,6 +67,10 @@ impl Source for Handle {
         self.queue.changed.notify_one();
         Ok(())
     }
+
+    async fn may_push(&self) -> bool {
+        !self.queue.is_denied.load(Ordering::Relaxed)
+    }
 }
 
 fn message(id: usize) -> Message {
@@ -91,10 +97,21 @@ impl Pushed {
     }
 
     fn begin_for(url: &str, messages: usize, allow: &str, roots: Option<RootCertStore>, deadline: Duration) -> Self {
+        Self::begin_with(url, messages, allow, roots, deadline, false)
+    }
+
+    fn begin_with(
+        url: &str,
+        messages: usize,
+        allow: &str,
+        roots: Option<RootCertStore>,
+        deadline: Duration,
+        is_denied: bool,
+    ) -> Self {
         let key = SigningKey::generate().expect("a key");
         let pusher = Pusher::new(allow.parse().expect("a list"), roots, Arc::default(), Clock::SYSTEM);
         pusher.set_key(SigningKey::from_pkcs8(&key, "thalweg").expect("a key"));
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(Queue { is_denied: is_denied.into(), ..Queue::default() });
         queue.waiting.lock().extend((0..messages).map(message));
         let (sender, settled) = mpsc::unbounded_channel();
         let target = Target {
@@ -443,4 +460,15 @@ async fn a_task_that_is_dropped_stops() {
     })
     .await;
     assert_eq!(pusher.stats.in_flight.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn nothing_is_pushed_that_its_owner_may_not_read() {
+    let mut server = Server::start(&[]).await;
+    let mut pushed = Pushed::begin_with(&server.url(), 3, LOOPBACK, None, Duration::from_secs(30), true);
+    for _ in 0..3 {
+        assert!(!pushed.settled().await.1, "it returns to its queue");
+    }
+    assert!(pushed.count(Outcome::Denied) >= 2 && pushed.count(Outcome::Acked) == 0);
+    assert_eq!((pushed.pusher.http.opened.get(), server.seen.try_recv().ok()), (0, None));
 }

@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::door::access::exchange;
+use crate::support::access::acls;
+use crate::support::command;
 use crate::support::server::{Server, metric, until, within};
 
 /// Calls the broker and returns the status and the JSON of its response.
@@ -232,4 +235,50 @@ async fn messages_follow_the_schema_of_their_topic_also_after_a_crash() {
     done(address, "DELETE", &format!("/v1/{name}"), Value::Null).await;
     let (status, gone) = call(address, "POST", to, &publish(r#"{"a": 1}"#)).await;
     assert_eq!((status, &gone["error"]["message"]), (404, &json!("Schema associated with topic deleted.")), "{gone}");
+}
+
+/// A push has the permissions of the user who set its endpoint, and not only at the time of the call.
+#[tokio::test]
+async fn pushes_are_paused_while_their_owner_may_not_read() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let url = format!("http://{}/", listener.local_addr().expect("bound"));
+    let server = Server::with(&[
+        "pubsub=127.0.0.1:0",
+        "pubsub_project=shop",
+        "pubsub_push_allow=127.0.0.0/8",
+        "auth=required",
+        "authorization=true",
+        "users=bob:secret",
+    ]);
+    let admin = server.client("tcp").await;
+    admin.create_topic("orders", client::TopicSettings::default()).await.expect("created");
+    let read = || acls("User:bob", "read queue billing", true);
+    for entry in ["create,alter,describe queue billing", "read,write topic orders"] {
+        admin.create_acls(acls("User:bob", entry, true)).await.expect("added");
+    }
+    admin.create_acls(read()).await.expect("added");
+    let login = format!("Basic {}", STANDARD.encode("bob:secret"));
+    let bob = |method: &str, path: &str, body: Value| {
+        let (status, text) = exchange(server.pubsub(), method, path, Some(&login), &body.to_string());
+        assert_eq!(status, 200, "{text}");
+    };
+    let billing = "/v1/projects/shop/subscriptions/billing";
+    let topic = "projects/shop/topics/orders";
+    bob("PUT", billing, json!({ "topic": topic, "pushConfig": { "pushEndpoint": url } }));
+    let published = format!("/v1/{topic}:publish");
+    bob("POST", &published, publish("one"));
+    assert_eq!(receive(&listener, "200 OK").await.1["message"]["data"], STANDARD.encode("one"));
+    let deleted = command::on(
+        &server,
+        ["acl", "delete", "--principal", "User:bob", "--kind", "queue", "--operation"].into_iter().chain(["read"]),
+    );
+    deleted.ok();
+    bob("POST", &published, publish("two"));
+    until("it is paused", async || metric(&admin, "thalweg_pubsub_push_paused").await == 1).await;
+    assert!(tokio::time::timeout(std::time::Duration::from_millis(300), listener.accept()).await.is_err());
+    until("the log says so", async || server.log().contains("paused a push subscription")).await;
+    admin.create_acls(read()).await.expect("added");
+    let (_, body) = receive(&listener, "200 OK").await;
+    assert_eq!(body["message"]["data"], STANDARD.encode("two"), "it was kept");
+    until("it is resumed", async || metric(&admin, "thalweg_pubsub_push_paused").await == 0).await;
 }
