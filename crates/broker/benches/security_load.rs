@@ -117,7 +117,7 @@ async fn main() {
     for at in 0..wrong {
         // Each from another address, and of another user, so that no pause adds to the time.
         let source = LoginSource { door: Door::Kafka, address: Some(IpAddr::from([10, 0, 0, at as u8])) };
-        let refused = broker.security.log_in(name(at as usize + 1), format!("wrong{at}"), source).await;
+        let refused = broker.security.log_in(name(at as usize + 1), format!("wrong{at}").into(), source).await;
         refused.expect_err("no such user");
     }
     report("login with a password that is hashed", wrong, begun.elapsed());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use engine::security::{NameRules, RoleName, UserName};
+use engine::security::{NameRules, Password, RoleName, UserName};
 use engine::{FeedLimits, TopicSettings};
 
 use crate::audit::AuditSettings;
@@ -134,7 +134,7 @@ pub struct Issuer {
 #[derive(Clone)]
 pub struct ConfiguredUser {
     pub name: UserName,
-    pub password: String,
+    pub password: Password,
 }
 
 impl fmt::Debug for ConfiguredUser {

@@ -29,8 +29,8 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use engine::limits::{SECRET_BYTES_MAX, SECRETS_MAX};
 use engine::security::{
-    ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Resource, ResourceKind, RoleName,
-    SECURITY_TOPIC, SecurityRecord, Tables, TenantName, UserName, Users, wrong_password,
+    ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Password, Resource, ResourceKind,
+    RoleName, SECURITY_TOPIC, SecurityRecord, Tables, TenantName, UserName, Users, wrong_password,
 };
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use futures_util::FutureExt;
@@ -148,8 +148,12 @@ impl Security {
         let mut users = Users::new(random(32)?);
         for user in &settings.users {
             for mechanism in Mechanism::ALL {
-                let credential =
-                    Credential::of_password(mechanism, &user.password, random(SALT_BYTES)?, ITERATIONS_DEFAULT)?;
+                let credential = Credential::of_password(
+                    mechanism,
+                    user.password.reveal(),
+                    random(SALT_BYTES)?,
+                    ITERATIONS_DEFAULT,
+                )?;
                 users.put(user.name.clone(), credential);
             }
         }
@@ -256,9 +260,9 @@ impl Security {
 
     /// Logs a user in with a password, or with a token that is sent in its place. A wrong password is counted, logged
     /// and answered after a pause.
-    pub async fn log_in(self: &Arc<Self>, user: UserName, password: String, source: LoginSource) -> Result<Identity> {
+    pub async fn log_in(self: &Arc<Self>, user: UserName, password: Password, source: LoginSource) -> Result<Identity> {
         self.open().await?;
-        if let Some(outcome) = self.check_token(&password, Some(&user), source) {
+        if let Some(outcome) = self.check_token(password.reveal(), Some(&user), source) {
             return self.end_login(source, user.as_str(), outcome).await;
         }
         let credential = self.permissions.read().users.credential_of(&user);
@@ -283,11 +287,11 @@ impl Security {
         &self,
         user: &UserName,
         credential: Credential,
-        password: String,
+        password: Password,
         source: LoginSource,
     ) -> Result<()> {
         let security = self;
-        let mark = security.logins.mark(user, &credential, &password);
+        let mark = security.logins.mark(user, &credential, password.reveal());
         let outcome = match security.logins.is_right(&mark) {
             Some(true) => Ok(()),
             Some(false) => Err(wrong_password()),
@@ -305,14 +309,14 @@ impl Security {
         &self,
         user: UserName,
         credential: Credential,
-        password: String,
+        password: Password,
         source: LoginSource,
     ) -> Result<UserName> {
         let turn = self.logins.turn(source).await?;
         // The turn belongs to the hashing thread, even if the login no longer waits.
         let fits = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            credential.admit(user, &password)
+            credential.admit(user, password.reveal())
         });
         let outcome = fits.await.unwrap_or_else(|error| {
             Err(Error::new(ErrorKind::Internal, format!("a password could not be hashed: {error}")))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::security::{Credential, ITERATIONS_DEFAULT, Mechanism, UserName};
+use engine::security::{Credential, ITERATIONS_DEFAULT, Mechanism, Password, UserName};
 use engine::{Error, ErrorKind, Result};
 
 use super::{SALT_BYTES, Security, random};
@@ -14,23 +14,25 @@ impl Security {
     }
 
     /// Sets the password of a user for all mechanisms. It is hashed on a thread that serves no connection.
-    pub async fn put_password(self: &Arc<Self>, user: UserName, password: String) -> Result<()> {
+    pub async fn put_password(self: &Arc<Self>, user: UserName, password: Password) -> Result<()> {
         let salts: Vec<Vec<u8>> = Mechanism::ALL.iter().map(|_| random(SALT_BYTES)).collect::<Result<_>>()?;
         let hash = move || -> Result<Vec<Credential>> {
             let each = Mechanism::ALL.into_iter().zip(salts);
-            each.map(|(mechanism, salt)| Credential::of_password(mechanism, &password, salt, ITERATIONS_DEFAULT))
-                .collect()
+            each.map(|(mechanism, salt)| {
+                Credential::of_password(mechanism, password.reveal(), salt, ITERATIONS_DEFAULT)
+            })
+            .collect()
         };
         let credentials = hashed(hash).await??;
         self.put_credentials(credentials.into_iter().map(|credential| (user.clone(), credential)).collect()).await
     }
 
     /// Returns `true` if a user has this password. It is not a login: nothing is counted, and nothing waits.
-    pub async fn has_password(&self, user: &UserName, password: String) -> Result<bool> {
+    pub async fn has_password(&self, user: &UserName, password: Password) -> Result<bool> {
         self.open().await?;
         let credential = self.permissions.read().users.credential_of(user);
         let user = user.clone();
-        hashed(move || credential.admit(user, &password).is_ok()).await
+        hashed(move || credential.admit(user, password.reveal()).is_ok()).await
     }
 }
 

@@ -69,7 +69,7 @@ impl Sasl {
                     Ok(parsed) => parsed,
                     Err(error) => security.end_login(source, "", Err(error)).await?,
                 };
-                let identity = security.log_in(user, password.to_owned(), source).await?;
+                let identity = security.log_in(user, password.into(), source).await?;
                 Ok(SaslStep::Done(Arc::new(identity), Bytes::new()))
             }
             Awaits::Bearer => {

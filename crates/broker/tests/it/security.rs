@@ -34,7 +34,7 @@ fn allow(user: &str, operation: Operation, topic: &str) -> Acl {
 }
 
 fn settings() -> Settings {
-    let user = |user: &str| ConfiguredUser { name: name(user), password: format!("{user}'s") };
+    let user = |user: &str| ConfiguredUser { name: name(user), password: format!("{user}'s").into() };
     let security = SecuritySettings {
         users: vec![user("root"), user("app")],
         super_users: vec![name("root")],
@@ -472,7 +472,7 @@ async fn users_of_a_tenant_share_its_quotas_in_addition_to_their_own() {
     ];
     security.change_quotas(quotas).await.expect("set");
     let log_in = async |user: &str| {
-        within("a login", security.log_in(name(user), format!("{user}'s"), SOURCE)).await.expect("it is right")
+        within("a login", security.log_in(name(user), format!("{user}'s").into(), SOURCE)).await.expect("it is right")
     };
     let [root, app] = [log_in("root").await, log_in("app").await];
     let requests = |count| Usage { requests: count, ..Usage::default() };

@@ -8,6 +8,7 @@
 mod access_key;
 mod acl;
 mod certificate;
+mod password;
 mod quota;
 mod record;
 mod resource;
@@ -27,6 +28,7 @@ use crate::limits::USER_NAME_BYTES_MAX;
 pub use access_key::{AccessKey, AccessKeyId, AccessKeys, AccessSecret, Account};
 pub use acl::{Acl, AclFilter, Acls, Match, Principal, Rules};
 pub use certificate::NameRules;
+pub use password::{Password, parse_basic};
 pub use quota::{BucketKey, QuotaEntity, QuotaKind, QuotaSubject, Quotas, Which, charged_until, debt_at_rate, is_full};
 pub use record::SecurityRecord;
 pub use resource::{Operation, Operations, Pattern, PatternKind, Resource, ResourceKind};

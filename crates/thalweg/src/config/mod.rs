@@ -284,7 +284,7 @@ impl Config {
             Some((user, password)) if !password.is_empty() => {
                 let name = name("users", user)?;
                 name.check_not_reserved().map_err(|e| ConfigError(format!("users: {}", e.message)))?;
-                Ok(ConfiguredUser { name, password: password.to_owned() })
+                Ok(ConfiguredUser { name, password: password.into() })
             }
             _ => Err(ConfigError("users: write name:password, comma-separated".into())),
         };

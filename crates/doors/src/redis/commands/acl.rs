@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use engine::limits::USER_NAME_BYTES_MAX;
-use engine::security::{Acl, AclFilter, Operation, Principal, Resource, UserName};
+use engine::security::{Acl, AclFilter, Operation, Password, Principal, Resource, UserName};
 use engine::{Error, ErrorKind};
 use futures_util::FutureExt;
 use net::service::{Reply, once};
@@ -210,22 +210,11 @@ fn dry_run(door: &Door, session: &Session, rest: &[&[u8]]) -> Reply<Answer, Late
 }
 
 /// Rules of `ACL SETUSER` about the password of a user.
-#[derive(PartialEq, Eq)]
-enum Password {
-    Add(String),
-    Remove(String),
+#[derive(Debug, PartialEq, Eq)]
+enum PasswordRule {
+    Add(Password),
+    Remove(Password),
     Reset,
-}
-
-impl std::fmt::Debug for Password {
-    /// Writes no password.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Add(_) => ">...",
-            Self::Remove(_) => "<...",
-            Self::Reset => "resetpass",
-        })
-    }
 }
 
 /// Changes of a user, in the order in which they were requested.
@@ -233,7 +222,7 @@ impl std::fmt::Debug for Password {
 struct Changes {
     /// Rules with the modifier of Redis that each of them is, or is a part of.
     rules: Vec<(String, String)>,
-    passwords: Vec<Password>,
+    passwords: Vec<PasswordRule>,
     is_off: bool,
     is_open: bool,
 }
@@ -255,16 +244,18 @@ impl Changes {
     fn add(&mut self, rule: &str) -> Result<(), Refused> {
         let unhashed = "The broker stores salted SCRAM hashes, which cannot be derived from this one: give the \
                         password itself with > or <";
-        match rule.to_ascii_lowercase().as_str() {
+        // No copy of a password is made that would not be overwritten.
+        let word = if rule.starts_with(['>', '<']) { String::new() } else { rule.to_ascii_lowercase() };
+        match word.as_str() {
             "on" => self.is_off = false,
             "off" => self.is_off = true,
             "nopass" => self.is_open = true,
             "resetpass" => {
-                self.passwords.push(Password::Reset);
+                self.passwords.push(PasswordRule::Reset);
                 self.is_open = false;
             }
             "reset" => {
-                self.passwords.push(Password::Reset);
+                self.passwords.push(PasswordRule::Reset);
                 self.is_off = true;
                 self.is_open = false;
                 let each = ["resetkeys", "resetchannels", "-@all"];
@@ -275,10 +266,10 @@ impl Changes {
                     if password.is_empty() {
                         return Err(Refused { text: "A password is not empty", is_secret: false });
                     }
-                    self.passwords.push(Password::Add(password.to_owned()));
+                    self.passwords.push(PasswordRule::Add(password.into()));
                     self.is_open = false;
                 }
-                Some(("<", password)) => self.passwords.push(Password::Remove(password.to_owned())),
+                Some(("<", password)) => self.passwords.push(PasswordRule::Remove(password.into())),
                 Some(("#" | "!", _)) => return Err(Refused { text: unhashed, is_secret: true }),
                 _ => self.rules.push((rule.to_owned(), rule.to_owned())),
             },
@@ -479,7 +470,7 @@ impl Users {
         user: &UserName,
         about: About,
         changes: &Changes,
-    ) -> Done<Option<Option<String>>> {
+    ) -> Done<Option<Option<Password>>> {
         if !changes.passwords.is_empty() && self.is_open(name) {
             return Err(Fail::new(
                 "ERR without auth = required, clients that do not log in are the default user, whatever its password",
@@ -489,37 +480,37 @@ impl Users {
         let mut password = None;
         let mut has_password = about.has_password;
         for change in &changes.passwords {
-            let is_this = async |text: &String| match &password {
+            let is_this = async |text: &Password| match &password {
                 Some(new) => Ok::<_, Fail>(new == &Some(text.clone())),
                 None if has_password => Ok(security.has_password(user, text.clone()).await?),
                 None => Ok(false),
             };
             match change {
-                Password::Add(text) if has_password && is_this(text).await? => {}
+                PasswordRule::Add(text) if has_password && is_this(text).await? => {}
                 _ if about.is_configured => {
                     let why =
                         format!("ERR the password of {name} is in the configuration: change it there (key users)");
                     return Err(Fail::new(why));
                 }
-                Password::Reset => {
+                PasswordRule::Reset => {
                     if has_password {
                         password = Some(None);
                     }
                     has_password = false;
                 }
-                Password::Add(_) if has_password => {
+                PasswordRule::Add(_) if has_password => {
                     let why = "A user has one password: give resetpass first to replace it";
                     return Err(modifier(">", why));
                 }
-                Password::Add(text) => {
+                PasswordRule::Add(text) => {
                     password = Some(Some(text.clone()));
                     has_password = true;
                 }
-                Password::Remove(text) if has_password && is_this(text).await? => {
+                PasswordRule::Remove(text) if has_password && is_this(text).await? => {
                     password = Some(None);
                     has_password = false;
                 }
-                Password::Remove(_) => {
+                PasswordRule::Remove(_) => {
                     let why = "The password you are trying to remove from the user does not exist";
                     return Err(modifier("<", why));
                 }
@@ -536,7 +527,7 @@ impl Users {
         Ok(password)
     }
 
-    async fn put_password(&self, user: UserName, about: About, password: Option<Option<String>>) -> Done {
+    async fn put_password(&self, user: UserName, about: About, password: Option<Option<Password>>) -> Done {
         let security = &self.door.broker.security;
         match password {
             None => Ok(()),
@@ -620,12 +611,12 @@ mod tests {
     #[test]
     fn changes_are_passwords_flags_and_rules_in_their_order() {
         let changes = parsed("on >a <b resetpass off nopass ~x").expect("rules");
-        let passwords = [Password::Add("a".into()), Password::Remove("b".into()), Password::Reset];
+        let passwords = [PasswordRule::Add("a".into()), PasswordRule::Remove("b".into()), PasswordRule::Reset];
         assert_eq!(changes.passwords, passwords);
         assert_eq!((changes.is_off, changes.is_open, changes.rules.len()), (true, true, 1));
         let reset = parsed("nopass reset on >a").expect("rules");
         assert_eq!((reset.is_off, reset.is_open), (false, false));
-        assert_eq!(reset.passwords, [Password::Reset, Password::Add("a".into())]);
+        assert_eq!(reset.passwords, [PasswordRule::Reset, PasswordRule::Add("a".into())]);
         let mut rules = Rules::everything();
         apply(&mut rules, &reset, &Rules::everything()).expect("it takes everything");
         assert_eq!(rules, Rules::default());

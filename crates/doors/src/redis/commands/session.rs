@@ -7,7 +7,7 @@ use std::sync::Arc;
 use broker::{Hold, Identity, LoginSource, Unwelcome};
 use bytes::Bytes;
 use engine::ErrorKind;
-use engine::security::UserName;
+use engine::security::{Password, UserName};
 use futures_util::FutureExt;
 use net::service::{Peer, Reply, once};
 use net::tls::PeerIdentity;
@@ -241,7 +241,7 @@ fn log_in(
 ) -> Reply<Answer, Later> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let name = text(user);
-    let password = text(password);
+    let password = Password::from(text(password));
     let broker = door.broker.clone();
     let login = session.login.clone();
     let peer = session.peer.clone();
@@ -268,8 +268,8 @@ fn log_in(
         async move {
             let found = match parsed {
                 // With one argument, a token names its user.
-                Ok(user) if user.as_str() == DEFAULT_USER && broker.security.is_token(&password) => {
-                    broker.security.log_in_with_token(&password, None, source).await
+                Ok(user) if user.as_str() == DEFAULT_USER && broker.security.is_token(password.reveal()) => {
+                    broker.security.log_in_with_token(password.reveal(), None, source).await
                 }
                 Ok(user) => broker.security.log_in(user, password, source).await,
                 Err(error) => broker.security.end_login(source, &name, Err(error)).await,
