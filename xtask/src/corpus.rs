@@ -48,6 +48,66 @@ const CREDENTIALS: [(u8, &str); 10] = [
     (5, "\u{2}\0"),
 ];
 
+/// Rules of `ACL SETUSER` that together reach every kind of rule and every refusal.
+const REDIS_RULES: [&str; 12] = [
+    "~a* +@read",
+    "~* &* +@all",
+    "%R~a %W~b %RW~c %rw~d +@read +@write",
+    "~a %R~* %W~* +@read +@write",
+    "allkeys resetkeys ~b[0-9]? +@all -@admin",
+    "&news.* &a resetchannels &* allchannels +@pubsub",
+    "allcommands nocommands +@admin clearselectors",
+    "+@all -@write -@pubsub +get -xadd -@stream",
+    "+client|list -config|set +ping +@transaction +@keyspace",
+    "%~a %X~a (~a) ~ & +@nope -nope|x foo",
+    "+@write ~a",
+    "~\u{e4}\\* &[^a-c] +@PubSub +@READ",
+];
+
+/// Policies of a queue with the entries that are deleted, one bit each.
+const SQS_POLICIES: [(&str, u64, &str); 10] = [
+    ("none", 0, r#"{"Statement":[]}"#),
+    (
+        "one",
+        0,
+        r#"{"Version":"2012-10-17","Id":"i",
+            "Statement":{"Effect":"Allow","Principal":"*","Action":"*","Resource":"*"}}"#,
+    ),
+    (
+        "deleted",
+        5,
+        r#"{"Statement":[{"Sid":"a","Effect":"Allow","Principal":{"AWS":["111122223333","*"]},
+            "Action":["sqs:SendMessage","sqs:ReceiveMessage"],"Resource":"*"},{"Sid":"a-1","Effect":"Deny",
+            "Principal":"*","Action":"SQS:deletequeue","Resource":["*"]}]}"#,
+    ),
+    (
+        "user",
+        1,
+        r#"{"Statement":[{"Effect":"Allow","Principal":{"AWS":"arn:aws:iam::000000000000:user/a/b"},
+            "Action":["sqs:Get*","sqs:SetQueueAttributes","sqs:?eleteQueue"],"Resource":"*"}]}"#,
+    ),
+    (
+        "role",
+        2,
+        r#"{"Version":"2008-10-17","Statement":[{"Effect":"Deny","Principal":{"AWS":["arn:aws:iam::000000000000:role/r",
+            "arn:aws:iam::000000000000:root"]},"Action":["sqs:PurgeQueue","sqs:*"],"Resource":"*"}]}"#,
+    ),
+    (
+        "condition",
+        0,
+        r#"{"Statement":{"Effect":"Allow","Principal":"*","Action":"*","Resource":"*","Condition":{"Bool":{}}}}"#,
+    ),
+    ("service", 0, r#"{"Statement":[{"Effect":"Allow","Principal":{"Service":"s3"},"Action":"*","Resource":"*"}]}"#),
+    ("twice", 0, r#"{"Statement":[{"Effect":"Allow","Effect":"Deny","Principal":"*","Action":"*","Resource":"*"}]}"#),
+    ("partial", 0, r#"{"Statement":[{"Effect":"Allow","Principal":"*","Action":"sqs:DeleteMessage","Resource":"*"}]}"#),
+    (
+        "wildcard",
+        0,
+        r#"{"Statement":[{"Effect":"Allow","Principal":{"AWS":"arn:aws:iam::000000000000:user/*"},
+            "Action":"*","Resource":"*"}]}"#,
+    ),
+];
+
 /// Filters that together cover every branch of the parser, with the attributes of a message.
 const QUEUE_FILTERS: [(&str, &str); 14] = [
     ("attributes:a", "a=b"),
@@ -385,6 +445,12 @@ fn seeds() -> Outcome<Seeds> {
     }
     for (i, (choice, text)) in CREDENTIALS.iter().enumerate() {
         seeds.insert(("credential", format!("{i:02}")), [&[*choice], text.as_bytes()].concat());
+    }
+    for (i, rules) in REDIS_RULES.iter().enumerate() {
+        seeds.insert(("redis_rules", format!("{i:02}")), rules.as_bytes().to_vec());
+    }
+    for (name, gone, policy) in SQS_POLICIES {
+        seeds.insert(("sqs_policy", name.to_owned()), [&gone.to_be_bytes(), policy.as_bytes()].concat());
     }
     for (name, choice, text, message) in SCHEMAS {
         let seed = [&[choice], text.as_bytes(), &[0], message].concat();

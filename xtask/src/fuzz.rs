@@ -2,7 +2,7 @@
 
 use crate::run::{Call, Outcome, root};
 
-pub const TARGETS: [&str; 14] = [
+pub const TARGETS: [&str; 16] = [
     "frames",
     "request",
     "response",
@@ -17,6 +17,8 @@ pub const TARGETS: [&str; 14] = [
     "sqs_request",
     "pubsub_request",
     "credential",
+    "redis_rules",
+    "sqs_policy",
 ];
 const SECONDS: &str = "60";
 /// Seed with which libFuzzer chooses a random one.

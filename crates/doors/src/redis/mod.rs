@@ -44,6 +44,7 @@ use connection::{DATABASES, Door};
 pub use names::place_of;
 use pause::Pause;
 use refusals::Refusals;
+pub use rules::check_rules;
 use shard_channels::ShardChannels;
 use stats::Stats;
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::limits::ACL_NAME_BYTES_MAX;
-use engine::security::{Acl, Operation, Pattern, PatternKind, Principal, Resource, ResourceKind};
+use engine::security::{Acl, Operation, Pattern, PatternKind, Principal, Resource, ResourceKind, UserName};
 
 use super::access::Needs;
 use super::categories::commands_of;
@@ -173,11 +173,12 @@ impl Rules {
     fn add_keys(&mut self, pattern: &str, access: Access) -> Result<(), String> {
         check_pattern(pattern, DATABASES[1].len())?;
         let whole = Access { reads: true, writes: true };
+        let is_any = |(known, access): &(String, Access)| known == ANY && *access == whole;
         if pattern == ANY && access == whole {
             self.keys = vec![(ANY.to_owned(), whole)];
             return Ok(());
         }
-        if self.keys.iter().any(|(known, access)| known == ANY && *access == whole) {
+        if self.keys.iter().any(is_any) {
             return Err("Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have \
                         any effect. Try 'resetkeys' to start with an empty list of patterns"
                 .to_owned());
@@ -190,6 +191,9 @@ impl Rules {
             }
             None if is_full => return Err(too_many("keys")),
             None => self.keys.push((pattern.to_owned(), access)),
+        }
+        if self.keys.iter().any(is_any) {
+            self.keys.retain(is_any);
         }
         Ok(())
     }
@@ -418,6 +422,24 @@ fn commands_named(name: &str) -> Result<Vec<(String, Member)>, String> {
         None => named(name).ok_or_else(unknown),
         Some(category) => Ok(commands_of(category).ok_or_else(unknown)?.filter_map(named).flatten().collect()),
     }
+}
+
+/// Applies rules as `ACL SETUSER` does, each that is valid, and checks that they survive being displayed and being
+/// entries. Returns the number of rules that are valid; panics if one changes its meaning. For fuzzing.
+pub fn check_rules(text: &str) -> usize {
+    let ann = Principal::User(UserName::parse("ann").expect("invariant: it is a name"));
+    let mut rules = Rules::default();
+    let valid = text.split_ascii_whitespace().filter(|rule| rules.apply(rule).is_ok()).count();
+    assert_eq!(Rules::parse(&rules.line()).as_ref(), Ok(&rules), "{}", rules.line());
+    let entries = rules.entries(&ann);
+    assert!(entries.iter().all(|acl| acl.validate().is_ok()), "entries are valid");
+    if rules.check().is_ok() {
+        assert_eq!(Rules::effective(&ann, &entries, Some(&rules.line())), rules);
+        let shown = Rules::of(&ann, &entries);
+        assert_eq!(shown.entries(&ann), entries, "{}", shown.line());
+        assert_eq!(shown.check(), Ok(()));
+    }
+    valid
 }
 
 #[cfg(test)]

@@ -218,7 +218,9 @@ impl Sqs {
         attributes.put_policy(shown.as_deref());
         change(&mut attributes)?;
         let after = attributes::policy_text(&attributes.notes).map(str::to_owned);
-        let planned = self.plan(context, &found.place, shown.as_deref(), after.as_deref()).await?;
+        // What is shown may have more statements than a policy may have, and then says nothing.
+        let before = attributes::policy_text(&found.definition.notes);
+        let planned = self.plan(context, &found.place, before, after.as_deref()).await?;
         let put = move |attributes: &mut Attributes| {
             attributes.put_policy(after.as_deref());
             Ok(())

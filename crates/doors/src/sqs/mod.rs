@@ -59,6 +59,7 @@ use codec::{Answer, Call, Protocol};
 use errors::{ACCESS_DENIED, Failure, INVALID_ADDRESS, Result, SERIALIZATION, UNAVAILABLE};
 use map::{RequestContext, Sqs};
 use model::Action;
+pub use policy::check_policy;
 use query::Form;
 use sigv4::{Auth, Signer};
 

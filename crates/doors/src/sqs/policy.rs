@@ -18,7 +18,7 @@ use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
 
 use super::access::{Needs, needs};
-use super::address::Place;
+use super::address::{Home, Place};
 use super::model::Action;
 use super::permissions::is_for_owner;
 use super::sigv4::Auth;
@@ -443,8 +443,9 @@ impl Policied<'_> {
             return Some(policy.to_owned());
         }
         let document = self.document(policy).ok()?;
-        let statements: Vec<Value> =
-            document.statement.0.iter().flat_map(|statement| self.left(statement, entries)).collect();
+        let mut sids: BTreeSet<String> = document.statement.0.iter().filter_map(|one| one.sid.clone()).collect();
+        let left = |statement| self.left(statement, entries, &mut sids);
+        let statements: Vec<Value> = document.statement.0.iter().flat_map(left).collect();
         if statements.is_empty() {
             return None;
         }
@@ -453,8 +454,9 @@ impl Policied<'_> {
         Some(Value::Object(whole).to_string())
     }
 
-    /// Returns statements that say what is left of one: one for all principals of which the same actions are left.
-    fn left(&self, statement: &Statement, entries: &BTreeSet<Acl>) -> Vec<Value> {
+    /// Returns statements that say what is left of one: one for all principals of which the same actions are left. Adds
+    /// the Sids of several to those of the policy, which differ.
+    fn left(&self, statement: &Statement, entries: &BTreeSet<Acl>, sids: &mut BTreeSet<String>) -> Vec<Value> {
         let mut by_actions: BTreeMap<Vec<String>, Vec<&str>> = BTreeMap::new();
         for principal in &statement.principal.0 {
             let Ok(said) = self.entries_of(statement, principal) else { continue };
@@ -469,7 +471,7 @@ impl Policied<'_> {
             }
         }
         let has_several = by_actions.len() > 1;
-        let with_sid = |(at, (actions, principals)): (usize, (Vec<String>, Vec<&str>))| {
+        let with_sid = |(actions, principals): (Vec<String>, Vec<&str>)| {
             let mut left = json!({
                 "Effect": statement.effect.name(),
                 "Principal": { "AWS": principals },
@@ -477,12 +479,48 @@ impl Policied<'_> {
                 "Resource": self.place.arn(),
             });
             if let Some(sid) = &statement.sid {
-                left["Sid"] = if has_several { format!("{sid}-{}", at + 1) } else { sid.clone() }.into();
+                left["Sid"] = if has_several { numbered(sid, sids) } else { sid.clone() }.into();
             }
             left
         };
-        by_actions.into_iter().enumerate().map(with_sid).collect()
+        by_actions.into_iter().map(with_sid).collect()
     }
+}
+
+/// Returns a Sid with the first number that none of a policy has, and adds it to them.
+fn numbered(sid: &str, sids: &mut BTreeSet<String>) -> String {
+    let mut number = 1;
+    loop {
+        let numbered = format!("{sid}-{number}");
+        if sids.insert(numbered.clone()) {
+            return numbered;
+        }
+        number += 1;
+    }
+}
+
+/// Parses a policy as the door does, and renders it without the entries whose bits are set in `gone`. For fuzzing.
+/// Returns `true` if it is valid, and panics if it is rendered as a policy with other entries.
+pub fn check_policy(policy: &str, gone: u64) -> bool {
+    let home = Home { account: "000000000000".to_owned(), region: "us-east-1".to_owned() };
+    let place = Place::new(&home, "q");
+    let accounts = Accounts { auth: &Auth::Off, stored: None };
+    let queue = Policied { place: &place, known_as: "q", accounts };
+    let Ok(all) = queue.entries(policy) else { return false };
+    assert!(all.iter().all(|acl| acl.validate().is_ok()), "entries are valid");
+    assert_eq!(queue.shown(policy, &all).as_deref(), Some(policy), "nothing has changed");
+    let is_left = |at: usize| gone & 1 << (at % 64) == 0;
+    let left = all.iter().enumerate().filter(|(at, _)| is_left(*at));
+    let left: BTreeSet<Acl> = left.map(|(_, acl)| acl.clone()).collect();
+    match queue.shown(policy, &left) {
+        None => assert!(left.is_empty(), "nothing is left"),
+        Some(shown) => match queue.entries(&shown) {
+            Ok(entries) => assert_eq!(entries, left, "{shown}"),
+            // Several statements take more room than one.
+            Err(why) => assert!(why.starts_with("A policy has "), "{why}: {shown}"),
+        },
+    }
+    true
 }
 
 #[cfg(test)]

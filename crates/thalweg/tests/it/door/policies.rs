@@ -359,6 +359,34 @@ async fn an_sqs_policy_takes_effect_and_reads_back() {
     assert_eq!(other.send(&root.create("r").await).await, 403);
 }
 
+/// What is left of a policy can need more statements than a policy may have: it still takes its entries back.
+#[tokio::test]
+async fn a_removed_permission_of_sqs_ends_however_many_statements_are_shown() {
+    let server = Server::with(&[&VERIFIED[..], &["sqs=127.0.0.1:0"]].concat());
+    let [root, other] = ["ROOT", OTHER].map(|key| Signed::new(&server, key));
+    let url = root.create("q").await;
+    let user = |name: &str| format!("arn:aws:iam::000000000000:user/{name}");
+    let split = |at: usize| {
+        json!({
+            "Sid": format!("s{at}"),
+            "Effect": "Allow",
+            "Principal": {"AWS": [user("ann"), user(&format!("u{at}"))]},
+            "Action": ["sqs:SendMessage", "sqs:ReceiveMessage"],
+            "Resource": "*",
+        })
+    };
+    let statements: Vec<Value> = (0..10).map(split).collect();
+    root.set(&url, &json!({ "Statement": statements }).to_string()).await.ok();
+    root.add(&url, "theirs", OTHER, "SendMessage").await.ok();
+    // Each statement about ann is two now.
+    command::on(&server, ["acl", "delete", "--principal", "User:ann", "--operation", "read"]).ok();
+    let shown = root.policy(&url).await;
+    let shown: Value = serde_json::from_str(shown.as_str().expect("a text")).expect("JSON");
+    assert_eq!((shown["Statement"].as_array().map(Vec::len), other.send(&url).await), (Some(21), 200));
+    root.call("RemovePermission", json!({"QueueUrl": url, "Label": "theirs"})).await.ok();
+    assert_eq!((other.send(&url).await, listed(&server).len()), (403, 21));
+}
+
 /// Who may only alter a queue gives by its policy what it may do itself, on this queue, and takes no denial away.
 #[tokio::test]
 async fn an_sqs_policy_gives_nothing_beyond_its_author_and_its_queue() {
