@@ -28,6 +28,7 @@ use kafka_protocol::messages::{
 
 use super::raw::{Raw, batch, produce, produced, text, topic};
 use super::security::{SET, log_in};
+use crate::support::access::acls;
 use crate::support::server::{Launch, Server, metric, until};
 
 const ACCEPT: i8 = 1;
@@ -535,6 +536,35 @@ async fn share_groups_require_permissions() {
     assert_eq!(app.beat(Some("t")).await.error_code, 0);
     assert_eq!(app.fetch(&[], WAIT_MS).await, [(0, 0, 1)]);
     assert_eq!(app.settle(&[(0, 0, &[ACCEPT])]).await, 0);
+}
+
+/// A share fetch that waits ends with the permission of its member, and leases nothing that comes later.
+#[tokio::test]
+async fn a_waiting_share_fetch_ends_with_its_permission() {
+    let server = Server::with(&SET);
+    let admin = server.client("tcp").await;
+    let mut root = log_in(&server, "root", "r00t").await.expect("it is right");
+    root.create("t").await;
+    assert_eq!(set_group(&mut root, "share.auto.offset.reset", "earliest").await, 0);
+    for entry in ["read group g", "read topic t"] {
+        admin.create_acls(acls("User:app", entry, true)).await.expect("added");
+    }
+    let mut app = Sharer::join_with(log_in(&server, "app", "secret").await.expect("it is right"), "app").await;
+    let request = app.fetch_request(&[], WAIT_MS);
+    app.raw.send(1, &request).await;
+    until("it waits", async || {
+        let begun = metric(&admin, "thalweg_kafka_requests_total").await;
+        begun == metric(&admin, "thalweg_kafka_requests_completed_total").await + 1
+    })
+    .await;
+    admin.delete_acls(client::security::AclFilter::default()).await.expect("deleted");
+    publish(&mut root, 0..1).await;
+    let response = app.raw.answer::<ShareFetchRequest>(1).await;
+    let partition = only(&response).expect("a refused partition");
+    assert_eq!((partition.error_code, given(partition)), (29, Vec::new()));
+    assert!(partition.records.as_ref().is_none_or(Bytes::is_empty), "{partition:?}");
+    let mut other = Sharer::join_with(root, "other").await;
+    assert_eq!(other.fetch(&[], WAIT_MS).await, [(0, 0, 1)], "it is delivered for the first time");
 }
 
 /// With `read_committed`, records of open or aborted transactions are not delivered.

@@ -1,5 +1,10 @@
 //! Calls of Pub/Sub's clients, through an independent gRPC implementation and through REST.
 
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use client::security::AclFilter;
 use doors::pubsub::proto::google::rpc::{ErrorInfo, Status as RpcStatus};
 use doors::pubsub::proto::seek_request::Target;
 use doors::pubsub::proto::*;
@@ -13,7 +18,9 @@ use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::push::{call, done};
-use crate::support::server::{Server, within};
+use crate::support::access::acls;
+use crate::support::command;
+use crate::support::server::{Server, metric, until, within};
 
 const TOPIC: &str = "projects/shop/topics/orders";
 const BILLING: &str = "projects/shop/subscriptions/billing";
@@ -26,16 +33,33 @@ pub fn server() -> Server {
 pub type OpenStream = (mpsc::Sender<StreamingPullRequest>, Streaming<StreamingPullResponse>);
 
 /// gRPC client.
-pub struct Grpc(Channel);
+pub struct Grpc {
+    channel: Channel,
+    /// Name and password that it sends with each call.
+    login: Option<&'static str>,
+}
 
 impl Grpc {
     pub async fn of(server: &Server) -> Self {
         let endpoint = Endpoint::from_shared(format!("http://{}", server.pubsub())).expect("an address");
-        Self(within("a connection", endpoint.connect()).await.expect("connected"))
+        Self { channel: within("a connection", endpoint.connect()).await.expect("connected"), login: None }
+    }
+
+    async fn as_user(server: &Server, login: &'static str) -> Self {
+        Self { login: Some(login), ..Self::of(server).await }
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(login) = self.login {
+            let value = format!("Basic {}", BASE64.encode(login)).parse().expect("a value");
+            request.metadata_mut().insert("authorization", value);
+        }
+        request
     }
 
     pub async fn client(&self) -> tonic::client::Grpc<Channel> {
-        let mut client = tonic::client::Grpc::new(self.0.clone()).max_decoding_message_size(64 << 20);
+        let mut client = tonic::client::Grpc::new(self.channel.clone()).max_decoding_message_size(64 << 20);
         within("the connection", client.ready()).await.expect("ready");
         client
     }
@@ -46,7 +70,7 @@ impl Grpc {
         A: Message + Default + Send + Sync + 'static,
     {
         let path = PathAndQuery::from_maybe_shared(format!("/google.pubsub.v1.{method}")).expect("a path");
-        let call = self.client().await.unary(Request::new(request), path, ProstCodec::<Q, A>::default()).await;
+        let call = self.client().await.unary(self.request(request), path, ProstCodec::<Q, A>::default()).await;
         call.map(tonic::Response::into_inner)
     }
 
@@ -92,7 +116,7 @@ impl Grpc {
         let requests =
             stream::unfold(receiver, |mut receiver| async { receiver.recv().await.map(|request| (request, receiver)) });
         let path = PathAndQuery::from_static("/google.pubsub.v1.Subscriber/StreamingPull");
-        let opened = self.client().await.streaming(Request::new(requests), path, ProstCodec::default()).await;
+        let opened = self.client().await.streaming(self.request(requests), path, ProstCodec::default()).await;
         Ok((sender, opened?.into_inner()))
     }
 }
@@ -268,6 +292,70 @@ async fn a_stream_delivers_up_to_its_limits_and_returns_unacknowledged_messages(
     let mut again = data(&again);
     again.sort_unstable();
     assert_eq!(again, ["c", "d"]);
+}
+
+/// A stream ends with the permission of its client, and gets no message that comes later.
+#[tokio::test]
+async fn a_stream_ends_with_its_permission() {
+    let server = Server::with(&[
+        "auth=required",
+        "authorization=true",
+        "users=bob:secret,root:r00t",
+        "super_users=root",
+        "pubsub=127.0.0.1:0",
+        "pubsub_project=shop",
+    ]);
+    let admin = server.client("tcp").await;
+    let root = Grpc::as_user(&server, "root:r00t").await;
+    root.create(Subscription::default()).await;
+    for entry in ["read queue billing", "read topic orders"] {
+        admin.create_acls(acls("User:bob", entry, true)).await.expect("added");
+    }
+    let bob = Grpc::as_user(&server, "bob:secret").await;
+    let (_sender, mut stream) = bob.stream(StreamingPullRequest::default()).await;
+    root.publish(vec![text("before")]).await.expect("published");
+    assert_eq!(data(&messages(&mut stream).await), ["before"]);
+    until("it waits", async || metric(&admin, "thalweg_queue_waiting_receivers").await == 1).await;
+    admin.delete_acls(AclFilter::default()).await.expect("deleted");
+    root.publish(vec![text("secret")]).await.expect("published");
+    let end = loop {
+        match within("the end", stream.message()).await {
+            Ok(answer) => assert!(answer.expect("an end with a reason").received_messages.is_empty()),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(end.code(), Code::PermissionDenied, "{end:?}");
+    // The message before may be redelivered already.
+    assert!(data(&root.pull(10).await).contains(&"secret".to_owned()), "nobody has a lease on it");
+}
+
+/// A stream over its quota is not read for a while, and does not end.
+#[tokio::test]
+async fn a_stream_waits_for_a_quota() {
+    let server =
+        Server::with(&["auth=required", "users=bob:secret,root:r00t", "super_users=root", "pubsub=127.0.0.1:0"]);
+    let root = Grpc::as_user(&server, "root:r00t").await;
+    root.create(Subscription::default()).await;
+    root.publish(["a", "b"].map(text).into()).await.expect("published");
+    command::on(&server, ["quota", "set", "--user", "bob", "requests=10"]).ok();
+    let bob = Grpc::as_user(&server, "bob:secret").await;
+    let one = StreamingPullRequest { max_outstanding_messages: 1, ..StreamingPullRequest::default() };
+    let (sender, mut stream) = bob.stream(one).await;
+    let held = messages(&mut stream).await;
+    assert_eq!(data(&held), ["a"]);
+    let begin = Instant::now();
+    let extend = StreamingPullRequest {
+        modify_deadline_ack_ids: ids(&held),
+        modify_deadline_seconds: vec![60],
+        ..StreamingPullRequest::default()
+    };
+    for _ in 0..20 {
+        sender.send(extend.clone()).await.expect("sent");
+    }
+    sender.send(StreamingPullRequest { ack_ids: ids(&held), ..StreamingPullRequest::default() }).await.expect("sent");
+    // Ten requests are free, and each of the others costs a tenth of a second.
+    assert_eq!(data(&messages(&mut stream).await), ["b"]);
+    assert!(begin.elapsed() > Duration::from_millis(500), "{:?}", begin.elapsed());
 }
 
 #[tokio::test]
