@@ -319,8 +319,9 @@ impl Policied<'_> {
         }
         let document: Document = serde_json::from_str(policy).map_err(|error| {
             format!(
-                "{error}. A policy has Version, Id and Statement; a statement has Sid, Effect, Principal (\"*\" or \
-                 AWS), Action and Resource."
+                "{} A policy has Version, Id and Statement; a statement has Sid, Effect, Principal (\"*\" or AWS), \
+                 Action and Resource.",
+                malformed(&error)
             )
         })?;
         if let Some(version) = &document.version
@@ -496,6 +497,30 @@ fn numbered(sid: &str, sids: &mut BTreeSet<String>) -> String {
             return numbered;
         }
         number += 1;
+    }
+}
+
+/// Returns why a policy cannot be read, in the words of policies instead of those of the parser.
+fn malformed(error: &serde_json::Error) -> String {
+    let at = format!("at line {}, column {}", error.line(), error.column());
+    if !error.is_data() {
+        return format!("The policy is not valid JSON {at}.");
+    }
+    let text = error.to_string();
+    let name = text.split('`').nth(1).unwrap_or_default();
+    let is = |begin: &str| text.starts_with(begin);
+    if is("missing field") {
+        format!("{name} is missing before line {}, column {}.", error.line(), error.column())
+    } else if is("unknown field") {
+        format!("{name} {at} is not supported.")
+    } else if is("duplicate field") {
+        format!("{name} {at} is given twice.")
+    } else if is("unknown variant") {
+        format!("Effect {name} {at} is neither Allow nor Deny.")
+    } else {
+        let expected = text.rsplit_once(", expected ").map_or("of the right type", |(_, expected)| expected);
+        let expected = expected.rsplit_once(" at line ").map_or(expected, |(expected, _)| expected);
+        format!("The value {at} is not {expected}.")
     }
 }
 

@@ -180,22 +180,24 @@ fn what_entries_cannot_say_is_refused() {
     let accounts: Vec<String> = (0..51).map(|n| format!("{n:012}")).collect();
     for (text, part) in [
         (long.as_str(), "8192"),
-        (deep.as_str(), "expected"),
-        ("", "EOF"),
-        ("[]", "expected"),
-        ("{}", "Statement"),
+        (deep.as_str(), "The value at line 1, column 16 is not a string."),
+        ("", "The policy is not valid JSON at line 1, column 0."),
+        ("[]", "The value at line 1, column "),
+        ("{}", "Statement is missing before line 1, column 2."),
+        (r#"{"Statement": {"Effect": "Maybe"}}"#, "is neither Allow nor Deny."),
+        (r#"{"Statement": 5}"#, " is not one value or a list. A policy has"),
         (r#"{"Statement": []}"#, "1 to 20"),
         (&policy(json!(vec![fine(); 21])), "1 to 20"),
         (&policy(json!([same, same])), "Sid a"),
         (&policy(statement("Allow", json!({ "AWS": accounts }), json!("sqs:SendMessage"))), "50"),
         (&json!({"Version": "2013", "Statement": fine()}).to_string(), "2012-10-17"),
-        (&json!({"Version": "2012-10-17", "statement": fine()}).to_string(), "statement"),
-        (r#"{"Statement": [], "Statement": []}"#, "duplicate"),
+        (&json!({"Version": "2012-10-17", "statement": fine()}).to_string(), "statement at line"),
+        (r#"{"Statement": [], "Statement": []}"#, " is given twice. A policy has"),
         (
             r#"{"Statement": {"Effect": "Deny", "Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}}"#,
-            "duplicate",
+            "Effect at line 1, column ",
         ),
-        (r#"{"Statement": {"Effect": "Deny", "Principal": {"AWS": "1", "AWS": "*"}, "Action": "*"}}"#, "duplicate"),
+        (r#"{"Statement": {"Effect": "Deny", "Principal": {"AWS": "1", "AWS": "*"}, "Action": "*"}}"#, "AWS at line"),
     ] {
         let refused = said(text).expect_err(part);
         assert!(refused.contains(part), "{part}: {refused}");
