@@ -172,10 +172,16 @@ impl Exposition<'_> {
     }
 
     /// Writes a gauge of 1 for each row, which is identified by its labels.
-    pub fn facts(&mut self, name: &str, help: &str, labels: [&str; 2], rows: &[[String; 2]]) -> fmt::Result {
+    pub fn facts<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+        rows: &[[String; N]],
+    ) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for [first, second] in rows {
-            let labels = [(labels[0], first.as_str()), (labels[1], second.as_str())];
+        for row in rows {
+            let labels: [(&str, &str); N] = std::array::from_fn(|at| (labels[at], row[at].as_str()));
             ConstGauge::new(1).encode(encoder.encode_family(&labels)?)?;
         }
         Ok(())

@@ -216,7 +216,7 @@ fn sqs(config: &Config, common: Common) -> Closed {
 }
 
 /// Returns `true` if SQS requests have to be signed: by their own key, or because every door requires a login.
-fn verifies_signatures(config: &Config) -> bool {
+pub(crate) fn verifies_signatures(config: &Config) -> bool {
     config.text("sqs_auth") == "verify" || config.is_login_required()
 }
 

@@ -14,6 +14,7 @@ mod door_table;
 
 // A server in a process of its own, or in another program.
 pub mod server;
+pub mod admission;
 mod embedded;
 mod exchange;
 mod issuer;

@@ -17,6 +17,7 @@ use storage::journal::recover::Progress;
 use storage::{RealDisk, Store, StoreSettings, StoredTopic};
 
 use crate::admin_token::AdminTokenFile;
+use crate::admission;
 use crate::config::Config;
 use crate::door_table::{Common, row};
 use crate::issuer;
@@ -117,6 +118,7 @@ impl Server {
             tokio::spawn(otlp::run(otlp, server.broker.clone(), server.drain()));
         }
         server.open_doors(config, &settings).await?;
+        admission::register(config, &server);
         server.write_admin_token(config);
         Ok(server)
     }

@@ -1,5 +1,5 @@
-//! `thalweg status`: the version of a broker, the addresses of its doors, and counts of its topics, queues and the
-//! like.
+//! `thalweg status`: the version of a broker, its doors with what they require of clients, and counts of its topics,
+//! queues and the like.
 
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use thalweg::config::Config;
 
 use super::connect;
-use super::top::Samples;
+use super::top::{Sample, Samples};
 use super::units::{bytes, count, elapsed, table};
 use crate::block_on;
 use crate::output::Result;
@@ -23,8 +23,7 @@ struct Status {
     uptime_ms: Option<u64>,
     resident_bytes: Option<u64>,
     is_stored: bool,
-    /// Name, address and open connections.
-    doors: Vec<(String, String, u64)>,
+    doors: Vec<Door>,
     topics: u64,
     records: u64,
     topic_bytes: u64,
@@ -36,6 +35,58 @@ struct Status {
     lag: u64,
     caches: u64,
     entries: u64,
+}
+
+/// Open door of a broker.
+struct Door {
+    name: String,
+    address: String,
+    connections: u64,
+    /// Unix socket, if it has one.
+    unix: String,
+    /// Whether other machines need TLS, and how clients log in. Empty for a broker that does not expose it.
+    tls: String,
+    login: String,
+    /// Reason why clients need no TLS or no login, if they need not have both.
+    exempt: String,
+}
+
+impl Door {
+    fn of(samples: &Samples, sample: &Sample) -> Self {
+        let name = sample.label("door");
+        let admission = samples.named("thalweg_door_admission").find(|sample| sample.label("door") == name);
+        let of = |label: &str| admission.map(|sample| sample.label(label)).unwrap_or_default().to_owned();
+        let connections = samples.value(&format!("thalweg_{name}_connections")).unwrap_or_default() as u64;
+        Self {
+            name: name.to_owned(),
+            address: sample.label("address").to_owned(),
+            connections,
+            unix: of("unix"),
+            tls: of("tls"),
+            login: of("login"),
+            exempt: of("exempt"),
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        json!({
+            "door": self.name,
+            "address": self.address,
+            "unix": known(&self.unix),
+            "tls": known(&self.tls),
+            "login": known(&self.login),
+            "exempt": known(&self.exempt),
+            "connections": self.connections,
+        })
+    }
+
+    fn row(&self) -> [String; 6] {
+        let address =
+            if self.unix.is_empty() { self.address.clone() } else { format!("{}\nunix:{}", self.address, self.unix) };
+        let [tls, login, exempt] = [&self.tls, &self.login, &self.exempt].map(String::clone);
+        [self.name.clone(), address, tls, login, exempt, self.connections.to_string()]
+    }
 }
 
 pub fn run(config: &Config, is_json: bool) -> Result {
@@ -71,14 +122,6 @@ impl Status {
         };
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let began_s = samples.value("process_start_time_seconds");
-        let door = |sample: &super::top::Sample| {
-            let of = |name: &str| {
-                let found = sample.labels.iter().find(|(label, _)| label == name);
-                found.map(|(_, value)| value.clone()).unwrap_or_default()
-            };
-            let connections = whole(&format!("thalweg_{}_connections", of("door"))).unwrap_or_default();
-            (of("door"), of("address"), connections)
-        };
         Ok(Self {
             address: address.to_owned(),
             version: label("version"),
@@ -86,7 +129,7 @@ impl Status {
             uptime_ms: began_s.map(|began_s| ((now_s - began_s).max(0.0) * 1000.0) as u64),
             resident_bytes: whole("process_resident_memory_bytes"),
             is_stored: samples.value("thalweg_journal_entries_total").is_some(),
-            doors: samples.named("thalweg_door").map(door).collect(),
+            doors: samples.named("thalweg_door").map(|sample| Door::of(&samples, sample)).collect(),
             records: partitions().map(|p| p.end - p.start).sum(),
             topic_bytes: partitions().map(|p| p.bytes).sum(),
             topics: topics.len() as u64,
@@ -102,10 +145,6 @@ impl Status {
     }
 
     fn to_json(&self) -> Value {
-        let door = |(door, address, connections): &(String, String, u64)| {
-            let connections = *connections;
-            json!({ "door": door, "address": address, "connections": connections })
-        };
         json!({
             "address": self.address,
             "version": self.version,
@@ -113,7 +152,7 @@ impl Status {
             "uptime_ms": self.uptime_ms,
             "resident_bytes": self.resident_bytes,
             "storage": self.storage(),
-            "doors": self.doors.iter().map(door).collect::<Vec<_>>(),
+            "doors": self.doors.iter().map(Door::to_json).collect::<Vec<_>>(),
             "topics": self.topics,
             "records": self.records,
             "topic_bytes": self.topic_bytes,
@@ -153,9 +192,9 @@ impl Status {
         }
         writeln!(out, "{head}\n")?;
         let mut doors = table();
-        doors.set_header(["DOOR", "ADDRESS", "CONNECTIONS"]);
-        for (door, address, connections) in &self.doors {
-            doors.add_row([door.clone(), address.clone(), connections.to_string()]);
+        doors.set_header(["DOOR", "ADDRESS", "TLS", "LOGIN", "EXEMPT", "CONNECTIONS"]);
+        for door in &self.doors {
+            doors.add_row(door.row());
         }
         Ok(writeln!(out, "{doors}")?)
     }

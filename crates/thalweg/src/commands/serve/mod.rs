@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use broker::Door;
 use serde_json::json;
 use thalweg::Server;
+use thalweg::admission::{self, Admission};
 use thalweg::config::Config;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::Layer as _;
@@ -84,39 +85,32 @@ fn banner(config: &Config, server: &Server) {
     let mut line = |text: &str| writeln!(out, "{text}").unwrap_or_default();
     let is_plain_allowed = config.server().allow_plain;
     let scheme = |address: SocketAddr| if address.ip().is_loopback() || is_plain_allowed { "http" } else { "https" };
+    let shown = |door: Door, address: SocketAddr| match door.scheme() {
+        Some("http") => format!("{}://{address}/", scheme(address)),
+        _ => format!("{address}  {}", door.transports()),
+    };
     line(&format!("thalweg {} ({} profile)", thalweg::VERSION, config.profile()));
-    for door in Door::ALL {
-        let Some(address) = server.address(door) else {
-            continue;
-        };
-        let shown = match door.scheme() {
-            Some("http") => format!("{}://{address}/", scheme(address)),
-            _ => format!("{address}  {}", door.transports()),
-        };
-        line(&format!("  {:<7} {shown}", door.key()));
-        if let Some(socket) = config.unix_socket(door) {
-            line(&format!("          unix:{}", socket.path.display()));
+    let doors = Admission::of_all(config, server);
+    let width = doors.iter().map(|of| shown(of.door, of.address).len()).max().unwrap_or_default();
+    for of in &doors {
+        let (key, address) = (of.door.key(), shown(of.door, of.address));
+        line(&format!("  {key:<7} {address:<width$}  TLS {}, login: {}", of.tls(), of.login()));
+        if let Some(path) = &of.unix {
+            line(&format!("          unix:{}", path.display()));
         }
     }
     match config.data() {
         Some(data) => line(&format!("  data    {}", data.display())),
         None => line("  data    in memory only: a restart loses all data"),
     }
-    let exempt: Vec<&str> = exempt_doors(config, server).map(Door::key).collect();
-    if !exempt.is_empty() {
-        line(&format!(
-            "  open    {}: other machines reach them without a login or TLS (--insecure)",
-            exempt.join(", ")
-        ));
+    line(&match config.server().identity {
+        Some((certificate, _)) => format!("  tls     certificate of {}", certificate.display()),
+        None => "  tls     generated certificate; set tls_cert and tls_key for one that clients can verify".to_owned(),
+    });
+    for exempt in admission::exemptions(&doors) {
+        line(&format!("  exempt  {exempt}"));
     }
     line("Stop with Ctrl-C.");
-}
-
-/// Returns the doors that other machines can reach only because `insecure` permits it.
-fn exempt_doors(config: &Config, server: &Server) -> impl Iterator<Item = Door> {
-    let is_safe = config.is_login_required() && config.server().identity.is_some();
-    let is_remote = move |door: &Door| server.address(*door).is_some_and(|address| !address.ip().is_loopback());
-    Door::ALL.into_iter().filter(move |door| !is_safe && is_remote(door))
 }
 
 /// Returns the process id and the addresses as JSON, for programs.

@@ -8,6 +8,13 @@ pub struct Sample {
     pub value: f64,
 }
 
+impl Sample {
+    /// Returns the value of a label; empty if it has none.
+    pub fn label(&self, name: &str) -> &str {
+        self.labels.iter().find(|(label, _)| label == name).map_or("", |(_, value)| value)
+    }
+}
+
 /// Samples of an exposition, in their order. Other lines are skipped: a newer broker may write lines that this program
 /// does not understand.
 #[derive(Clone, Debug, Default)]

@@ -384,6 +384,68 @@ async fn the_ready_file_tells_the_truth() {
     assert!(banner.contains(&native.to_string()) && banner.contains(&http), "{banner}");
 }
 
+/// Every door alike must not be bound for other machines without TLS and logins, unless `--insecure` permits it.
+#[test]
+fn every_door_that_others_reach_needs_tls_and_logins_or_insecure() {
+    for door in broker::Door::ALL.map(broker::Door::key) {
+        let flag = format!("--{door}");
+        for more in [&[][..], &["--set", "auth=required"], &["--set", "tls_cert=a", "--set", "tls_key=b"]] {
+            let message = thalweg([&["serve", &flag, "0.0.0.0:0"], more].concat()).failed(2);
+            assert!(message.contains(&format!("{door} = 0.0.0.0:0 can be reached")), "{more:?}: {message}");
+            assert!(message.contains("--insecure"), "{message}");
+        }
+    }
+}
+
+/// The banner and the status name each door with its address and what it requires, and why some doors are exempt.
+#[tokio::test]
+async fn the_banner_and_the_status_show_what_each_door_requires() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [ready_file, socket] = ["ready.json", "native.sock"].map(|name| folder.path().join(name));
+    let unix = format!("native_unix={}", socket.display());
+    let others = ["http", "kafka", "pubsub", "redis", "sqs"];
+    let mut child = program()
+        .args(["serve", "--native", "127.0.0.1:0", "--insecure", "--set", "auth=required", "--set", &unix])
+        .args(others.iter().flat_map(|door| [format!("--{door}"), "0.0.0.0:0".to_owned()]))
+        .arg("--ready-file")
+        .arg(&ready_file)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    until("it is ready", async || ready_file.exists()).await;
+    let ready: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&ready_file).expect("whole")).expect("JSON");
+    let address = format!("unix:{}", socket.display());
+    let status = thalweg(["--server", &address, "status"]).ok();
+    let doors = thalweg(["--server", &address, "status", "--json"]).json()["doors"].clone();
+    child.kill().expect("killed");
+    let out = child.wait_with_output().expect("ended").stdout;
+    let banner = String::from_utf8_lossy(&out).into_owned();
+    for (at, door) in broker::Door::ALL.into_iter().enumerate() {
+        let login = if door == broker::Door::Sqs { "signature" } else { "password, token" };
+        let bound = ready[door.key()].as_str().expect("an address");
+        let row = banner.lines().find(|line| line.contains(bound)).expect("a line for each door");
+        assert!(row.trim_start().starts_with(door.key()), "{banner}");
+        assert!(row.ends_with(&format!("TLS optional, login: {login}")), "{banner}");
+        let exempt = if door == broker::Door::Native { "loopback" } else { "insecure" };
+        let row = status.lines().find(|line| line.contains(bound)).expect("a row for each door");
+        assert!(["optional", login, exempt].iter().all(|part| row.contains(part)), "{status}");
+        let shown = &doors[at];
+        let [tls, of_login, why] = ["tls", "login", "exempt"].map(|key| shown[key].as_str().unwrap_or_default());
+        assert_eq!((tls, of_login, why), ("optional", login, exempt), "{shown}");
+    }
+    assert!([&banner, &status].iter().all(|text| text.contains(&address)), "{status}");
+    assert_eq!(doors[0]["unix"].as_str(), socket.to_str());
+    for exempt in [
+        "tls     generated certificate",
+        "exempt  native: no TLS needed, as only this machine reaches them",
+        "exempt  http, kafka, pubsub, redis, sqs: no TLS needed from other machines (--insecure)",
+        "exempt  unix: no TLS needed, and no login for the broker's own user and root",
+    ] {
+        assert!(banner.contains(exempt), "{banner}");
+    }
+}
+
 /// A broker process that is stopped for a while, as on a sleeping laptop, continues.
 #[tokio::test]
 async fn a_broker_that_sleeps_goes_on() {
