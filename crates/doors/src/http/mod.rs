@@ -55,6 +55,11 @@ use crate::{ledger, strangers, throttle};
 
 /// OpenAPI description, which contains all routes of this door and no others.
 const OPENAPI: &str = include_str!("../../openapi.json");
+/// Number of seconds for which a browser that came by TLS uses only TLS (RFC 6797). A week: it is renewed by each
+/// answer, so it covers people who come back every few days. It is not longer, because browsers apply it to every port
+/// of the host name (section 8.3): other servers there without TLS, and the door after its TLS was turned off, cannot
+/// be reached by name until it ends.
+const HTTPS_ONLY_S: u32 = 7 * 24 * 3600;
 /// Maximum number of bytes of request bodies in flight, over all connections together.
 const BODIES_BYTES_MAX: usize = 256 << 20;
 /// Maximum size of a path with its query, and of all headers.
@@ -125,7 +130,7 @@ impl Settings {
             header_bytes_max: HEADER_BYTES_MAX,
             body_bytes_max: self.body_bytes_max as u64,
             trusted_proxies: self.trusted_proxies.clone(),
-            security_headers: SecurityHeaders::ForData { https_only_s: None },
+            security_headers: SecurityHeaders::ForData { https_only_s: Some(HTTPS_ONLY_S) },
             access_log: self.access_log,
             plaintext: if self.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback },
             first_bytes: strangers::at_http_door(doors.clone(), broker::Door::Http),

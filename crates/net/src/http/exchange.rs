@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::{Body, Incoming};
-use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, STRICT_TRANSPORT_SECURITY};
 use hyper::service::Service;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use tokio::time::Instant;
@@ -32,6 +32,8 @@ pub(super) struct Exchange {
     connection: Arc<Connection>,
     /// `true` if the client has received a part of the answer and is not ready for the next.
     is_waiting: bool,
+    /// Value of the header that makes the browser use only TLS, if the answer gets it.
+    https_only: Option<HeaderValue>,
     log: Option<Entry>,
 }
 
@@ -51,7 +53,14 @@ struct Entry {
 impl Exchange {
     fn begin(connection: Arc<Connection>) -> Self {
         connection.activity.request_begins();
-        Self { connection, is_waiting: false, log: None }
+        Self { connection, is_waiting: false, https_only: None, log: None }
+    }
+
+    /// Adds the header that makes the browser use only TLS, unless the answer already has it.
+    fn add_https_only(&mut self, headers: &mut HeaderMap) {
+        if let Some(value) = self.https_only.take() {
+            headers.entry(STRICT_TRANSPORT_SECURITY).or_insert(value);
+        }
     }
 
     fn answered(&mut self, status: StatusCode, has_body: bool) {
@@ -132,6 +141,7 @@ where
             is_whole: false,
         });
     }
+    exchange.https_only = shared.https_only(&connection, &head);
     let is_connect = head.method == Method::CONNECT;
     let is_head = head.method == Method::HEAD;
     let is_grpc = is_grpc(&head.headers);
@@ -183,6 +193,7 @@ where
     };
     exchange.answered(status, !is_head && !body.is_end_stream());
     shared.add_headers(&mut head.headers);
+    exchange.add_https_only(&mut head.headers);
     let body = if is_head {
         set_length(&mut head.headers, body.size_hint().exact());
         Answer::own(Bytes::new(), exchange)
@@ -251,6 +262,7 @@ impl<S> Shared<S> {
             body = Bytes::new();
         }
         exchange.answered(status, !body.is_empty());
+        exchange.add_https_only(&mut headers);
         let mut answer = Response::new(Answer::own(body, exchange));
         *answer.status_mut() = status;
         *answer.headers_mut() = headers;

@@ -30,8 +30,7 @@ use std::time::Duration;
 use ::bytes::Bytes;
 use hyper::body::Body;
 use hyper::header::{
-    CONTENT_SECURITY_POLICY, HeaderMap, HeaderValue, REFERRER_POLICY, STRICT_TRANSPORT_SECURITY,
-    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    CONTENT_SECURITY_POLICY, HeaderMap, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use hyper::service::Service;
 use hyper::{Method, Request, Response};
@@ -267,7 +266,9 @@ pub enum SecurityHeaders {
     /// Headers for answers that are not pages: browsers do not guess the content type, run nothing in them, and show
     /// them in no frame.
     ForData {
-        /// Number of seconds for which a browser uses only TLS; `None` for no such header.
+        /// Number of seconds for which a browser that came by TLS uses only TLS for this host; `None` for no such
+        /// header. Answers without TLS never have it (RFC 6797, section 7.2), and neither have those to requests for
+        /// `localhost`: a browser would apply it to the servers on all ports of its own machine.
         https_only_s: Option<u32>,
     },
 }
@@ -275,18 +276,22 @@ pub enum SecurityHeaders {
 impl SecurityHeaders {
     fn headers(self) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        if let Self::ForData { https_only_s } = self {
+        if let Self::ForData { .. } = self {
             headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
             headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
             headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
             let policy = "default-src 'none'; frame-ancestors 'none'";
             headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
-            let age = https_only_s.and_then(|seconds| HeaderValue::try_from(format!("max-age={seconds}")).ok());
-            if let Some(age) = age {
-                headers.insert(STRICT_TRANSPORT_SECURITY, age);
-            }
         }
         headers
+    }
+
+    /// Returns the value of the header that makes browsers use only TLS.
+    fn https_only(self) -> Option<HeaderValue> {
+        match self {
+            Self::ForData { https_only_s: Some(seconds) } => HeaderValue::try_from(format!("max-age={seconds}")).ok(),
+            Self::ForData { https_only_s: None } | Self::None => None,
+        }
     }
 }
 

@@ -227,6 +227,13 @@ fn split_port(text: &str) -> (&str, Option<&str>) {
     }
 }
 
+/// Returns `true` if a request is for this machine by its own name for itself.
+pub(super) fn is_for_this_machine(head: &Parts) -> bool {
+    let header = || head.headers.get(HOST).and_then(|host| host.to_str().ok());
+    let host = head.uri.authority().map(|authority| authority.as_str()).or_else(header);
+    host.is_some_and(|host| is_this_machine(split_port(host).0))
+}
+
 /// Returns `true` if a host can only mean this machine: no name server is queried for these names (RFC 6761, section
 /// 6.3).
 fn is_this_machine(host: &str) -> bool {

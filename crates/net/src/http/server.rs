@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::Body;
+use hyper::header::HeaderValue;
+use hyper::http::request::Parts;
 use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper::{HeaderMap, Request, Response};
@@ -24,7 +26,7 @@ use super::activity::Timeouts;
 use super::body::RequestBody;
 use super::connection::{Connection, Version, serve_http1, serve_http2, version};
 use super::forwarded::is_trusted;
-use super::policy::Policy;
+use super::policy::{Policy, is_for_this_machine};
 use super::rate::Rates;
 use super::refusal::{Reason, Refusal};
 use super::stats::HttpStats;
@@ -71,6 +73,7 @@ pub(super) struct Shared<S> {
     pub http2: http2::Builder<TokioExecutor>,
     pub began: Instant,
     headers: HeaderMap,
+    https_only: Option<HeaderValue>,
     tls: Option<TlsAcceptor>,
     connections: Arc<Connections>,
     refusals: Arc<Cap>,
@@ -80,6 +83,11 @@ pub(super) struct Shared<S> {
 }
 
 impl<S> Shared<S> {
+    /// Returns the value of the header that makes the browser of a request use only TLS.
+    pub fn https_only(&self, connection: &Connection, head: &Parts) -> Option<HeaderValue> {
+        self.https_only.clone().filter(|_| connection.is_tls && !is_for_this_machine(head))
+    }
+
     /// Adds the headers of every answer, except those that the answer already has.
     pub fn add_headers(&self, headers: &mut HeaderMap) {
         for (name, value) in &self.headers {
@@ -119,6 +127,7 @@ where
             http2: http2_builder(&settings),
             began: Instant::now(),
             headers: settings.security_headers.headers(),
+            https_only: settings.security_headers.https_only(),
             tls,
             connections,
             refusals: Cap::new(REFUSALS_MAX),

@@ -170,8 +170,12 @@ async fn http_speaks_tls_on_its_port() {
     let tls = TlsConnector::from(Arc::new(config)).connect(name, connect().await);
     let mut tls = within("a handshake", tls).await.expect("trusted");
     let mut plain = connect().await;
-    assert!(ask(&mut tls, "broker.example").await.starts_with("HTTP/1.1 200"));
-    assert!(ask(&mut plain, "broker.example").await.starts_with("HTTP/1.1 200"));
+    // Browsers that came by TLS keep to it for a week.
+    let bound = "\r\nstrict-transport-security: max-age=604800\r\n";
+    let answer = ask(&mut tls, "broker.example").await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(bound), "{answer}");
+    let answer = ask(&mut plain, "broker.example").await;
+    assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("strict-transport-security"), "{answer}");
     assert!(ask(&mut connect().await, "elsewhere").await.starts_with("HTTP/1.1 421"));
 
     child.kill().expect("killed");
