@@ -480,9 +480,18 @@ impl Asked<'_> {
 
     /// Checks an operation on all keys of a database, and on the streams among them.
     fn whole(&self, database: usize, operation: Operation) -> Decided {
-        self.run(operation, &Resource::all(ResourceKind::Cache, &name_of(database, b"")))?;
+        let prefix = name_of(database, b"");
+        let operation_name = operation.name();
+        let may = self.run(operation, &Resource::all(ResourceKind::Cache, &prefix));
+        may.map_err(|refused| {
+            let entry = format!("{operation_name} cache {} --prefix", String::from_utf8_lossy(&prefix));
+            let all = format!("{operation_name} on every key (thalweg acl add USER {entry}) and no denial of one");
+            Refused { all: Some(all), ..refused }
+        })?;
         if operation == Operation::Delete {
-            self.run(operation, &Resource::all(ResourceKind::Topic, ""))?;
+            let may = self.run(operation, &Resource::all(ResourceKind::Topic, ""));
+            let all = "delete on every topic, as streams are topics (thalweg acl add USER delete topic '*')";
+            may.map_err(|refused| Refused { all: Some(all.to_owned()), ..refused })?;
         }
         Ok(())
     }
@@ -527,23 +536,25 @@ impl Asked<'_> {
 
     /// Checks a permission without which the command cannot be run at all.
     fn run(&self, operation: Operation, resource: &Resource<'_>) -> Decided {
-        let name = commands::name_of(self.command.number_of(self.args));
-        self.decide(operation, resource, Reason::Command, name.as_bytes())
+        let name = || commands::name_of(self.command.number_of(self.args)).as_bytes().to_vec();
+        self.decide(operation, resource, Reason::Command, name)
     }
 
     fn require(&self, operation: Operation, resource: &Resource<'_>, reason: Reason) -> Decided {
-        let object = match resource.kind {
-            // The name of a key follows that of its database.
-            ResourceKind::Cache => resource.name.splitn(2, |byte| *byte == b'/').nth(1).unwrap_or_default(),
-            _ => resource.name,
-        };
-        self.decide(operation, resource, reason, object)
+        self.decide(operation, resource, reason, || object_of(resource, reason))
     }
 
-    fn decide(&self, operation: Operation, resource: &Resource<'_>, reason: Reason, object: &[u8]) -> Decided {
+    /// Checks a permission. `object` returns what a refusal names.
+    fn decide(
+        &self,
+        operation: Operation,
+        resource: &Resource<'_>,
+        reason: Reason,
+        object: impl Fn() -> Vec<u8>,
+    ) -> Decided {
         let security = &self.door.broker.security;
+        let refused = || Refused { reason, object: object(), all: None };
         let Purpose::Run { is_in_transaction } = self.purpose else {
-            let refused = || Refused { reason, object: object.to_vec() };
             return if security.allows(self.identity, operation, resource) { Ok(()) } else { Err(refused()) };
         };
         security.authorize(self.identity, operation, resource).map_err(|error| {
@@ -551,9 +562,22 @@ impl Asked<'_> {
             let number = self.command.number_of(self.args);
             self.client.note(number, self.door.began.elapsed().as_secs());
             let user = self.client.about.lock().user.clone();
-            self.door.log_refusal(self.client, Refusal::new(reason, is_in_transaction, object, &user));
-            Refused { reason, object: object.to_vec() }
+            let refused = refused();
+            self.door.log_refusal(self.client, Refusal::new(reason, is_in_transaction, &refused.object, &user));
+            refused
         })
+    }
+}
+
+/// Returns a resource by the name that Redis's clients gave it.
+fn object_of(resource: &Resource<'_>, reason: Reason) -> Vec<u8> {
+    let topic = || std::str::from_utf8(resource.name).unwrap_or_default();
+    match (resource.kind, reason) {
+        // The name of a key follows that of its database.
+        (ResourceKind::Cache, _) => resource.name.splitn(2, |byte| *byte == b'/').nth(1).unwrap_or_default().to_vec(),
+        (ResourceKind::Topic, Reason::Channel) => names::name_of(topic()),
+        (ResourceKind::Topic, _) => names::place_of(topic()).1,
+        _ => resource.name.to_vec(),
     }
 }
 
@@ -563,6 +587,8 @@ type Decided = Result<(), Refused>;
 struct Refused {
     reason: Reason,
     object: Vec<u8>,
+    /// Permission that the command needs on all of something, not only on what its arguments name.
+    all: Option<String>,
 }
 
 impl Refused {
@@ -584,7 +610,8 @@ impl From<Refused> for Fail {
             Reason::Channel => Self::new(NO_CHANNEL),
             Reason::Command | Reason::Auth => {
                 let begin = b"NOPERM this user has no permissions to run the '";
-                Self::of_bytes([&begin[..], &refused.object, b"' command"].concat())
+                let needs = refused.all.map(|all| format!(", which needs {all}")).unwrap_or_default();
+                Self::of_bytes([&begin[..], &refused.object, b"' command", needs.as_bytes()].concat())
             }
         }
     }

@@ -165,7 +165,8 @@ async fn a_certificate_logs_in_at_every_door() {
     let mut redis = Redis::open_at(stand.tunnel("redis", Some(&bob)).await);
     assert_eq!((redis.call("ACL WHOAMI"), redis.call("SET k v")), ("bob".to_owned(), "+OK".to_owned()));
     assert_eq!((redis.call("RESET"), redis.call("GET k")), ("+RESET".to_owned(), "v".to_owned()));
-    assert_eq!(redis.call("FLUSHALL"), "-NOPERM this user has no permissions to run the 'flushall' command");
+    let refused = redis.call("FLUSHALL");
+    assert!(refused.starts_with("-NOPERM this user has no permissions to run the 'flushall' command"), "{refused}");
     assert!(metric(&admin, "thalweg_authentications_total").await >= 6);
 
     // Without a certificate a login is needed, as without TLS.

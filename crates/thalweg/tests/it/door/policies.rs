@@ -591,7 +591,13 @@ async fn redis_says_what_users_may_and_what_was_refused() {
     let server = redis::server(&REDIS);
     let mut admin = log_in_to_redis(&server, "admin", "a");
     assert_eq!(admin.call("ACL SETUSER u >pw ~k* +@read"), "+OK");
+    // Streams and channels that are topics are shown by their own names.
+    for stream in ["user:s", "user:t"] {
+        assert!(admin.call(&format!("XADD {stream} 1-1 a b")).starts_with("1-1"));
+    }
     for (command, answer) in [
+        ("ACL DRYRUN u xadd user:s * a b", "This user has no permissions to access the 'user:s' key"),
+        ("ACL DRYRUN u xread streams user:s user:t 0 0", "This user has no permissions to access the 'user:s' key"),
         ("ACL DRYRUN nobody get x", "-ERR User 'nobody' not found"),
         ("ACL DRYRUN u nope x", "-ERR Command 'nope' not found"),
         ("ACL DRYRUN u get", "-ERR wrong number of arguments for 'get' command"),

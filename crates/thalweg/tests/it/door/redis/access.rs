@@ -87,7 +87,7 @@ async fn keys_and_channels_are_allowed_as_by_the_rules_of_redis() {
         ("ACL LIST", "acl|list"),
         ("SORT user:1 BY w_*", "sort"),
     ] {
-        assert_eq!(bob.call(command), no_command(name), "{command}");
+        assert!(bob.call(command).starts_with(&no_command(name)), "{command}");
     }
     for (command, answer) in [
         ("SET wo:1 v", "+OK"),
@@ -169,7 +169,15 @@ async fn commands_on_all_keys_require_each_of_them() {
     for (command, name) in
         [("KEYS *", "keys"), ("SCAN 0", "scan"), ("SORT list BY nosort GET *", "sort"), ("FLUSHDB", "flushdb")]
     {
-        assert_eq!(bob.call(command), no_command(name), "{command}");
+        let refused = bob.call(command);
+        let operation = match name {
+            "sort" => "read",
+            "flushdb" => "delete",
+            _ => "describe",
+        };
+        let entry = format!("thalweg acl add USER {operation} cache db0/ --prefix");
+        let why = format!(", which needs {operation} on every key ({entry}) and no denial of one");
+        assert_eq!(refused, no_command(name) + &why, "{command}");
     }
     assert_eq!((bob.call("GET secret"), bob.call("LLEN list")), (NO_KEY.to_owned(), ":1".to_owned()));
 }
@@ -227,7 +235,8 @@ async fn topics_require_their_own_permission() {
     for command in ["PUBLISH orders evil", "SUBSCRIBE orders"] {
         assert_eq!(bob.call(command), NO_CHANNEL, "{command}");
     }
-    assert_eq!(bob.call("FLUSHDB"), no_command("flushdb"));
+    let refused = bob.call("FLUSHDB");
+    assert!(refused.starts_with(&no_command("flushdb")) && refused.contains("delete topic '*'"), "{refused}");
     assert_eq!(bob.call("XADD mine * a b"), NO_KEY, "it would create a topic");
     allow(&client, "User:bob", "read topic orders").await;
     assert_eq!(bob.call("XRANGE orders - +"), "((1-1 (a b)))");
