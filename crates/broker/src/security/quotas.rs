@@ -224,11 +224,13 @@ impl Security {
 
 #[cold]
 fn exceeded(identity: &Identity, delay: Duration) -> Error {
+    let wait_ms = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX).max(1);
+    // Whole seconds, as in the header Retry-After.
     let message = format!(
-        "User:{} at {} has exceeded a quota: send less, wait {} ms, or have the quota raised (thalweg quota)",
+        "User:{} at {} has exceeded a quota: send less, wait {} s, or have the quota raised (thalweg quota)",
         identity.user(),
         identity.host(),
-        delay.as_millis().max(1)
+        wait_ms.div_ceil(1000)
     );
-    Error::throttled(message, u32::try_from(delay.as_millis()).unwrap_or(u32::MAX))
+    Error::throttled(message, wait_ms)
 }

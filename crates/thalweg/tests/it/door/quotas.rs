@@ -354,10 +354,14 @@ async fn http_clients_over_their_quota_get_429_and_a_time_to_wait() {
     let (head, body) = response.split_once("\r\n\r\n").expect("a head");
     let after =
         head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("retry-after: ").map(str::to_owned));
-    assert!(after.expect("a header").parse::<u64>().expect("seconds") >= 1);
+    let after: u64 = after.expect("a header").parse().expect("seconds");
+    assert!(after >= 1);
     let error = &serde_json::from_str::<Value>(body).expect("JSON")["error"];
     assert_eq!(error["kind"], "busy");
-    assert!(error["message"].as_str().expect("a message").contains("User:bob at 127.0.0.1 has exceeded a quota"));
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.contains("User:bob at 127.0.0.1 has exceeded a quota"), "{message}");
+    assert!(message.contains(&format!("wait {after} s,")), "as the header says: {message}");
+    assert_eq!(error["retry_after_ms"].as_u64().map(|ms| ms.div_ceil(1000)), Some(after));
     assert!((0..20).all(|_| http(&server, "ann", "GET", "/v1/topics", "").0 == 200), "others are not limited");
     assert!(throttled(&server, "http") > 0);
     let begin = Instant::now();
