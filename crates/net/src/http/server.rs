@@ -33,7 +33,7 @@ use super::stats::HttpStats;
 use super::wire::{LAST_WORDS, Wire, last_words};
 use crate::accept::{Accepted, Acceptors};
 use crate::limits::Cap;
-use crate::tls::{PeerIdentity, Tls};
+use crate::tls::{PeerIdentity, Tls, log_refused};
 use crate::{ConnectionPermit, Connections, Drain, Shutdown, UnixPeer};
 
 /// First byte of a TLS handshake; no request begins with it.
@@ -312,6 +312,7 @@ where
             failed => {
                 if let Some(Err(error)) = failed {
                     tracing::debug!(connection = connection.id, %error, "TLS handshake failed");
+                    log_refused(connection.peer, &error);
                 }
                 self.stats.add_failed_handshake();
                 return None;

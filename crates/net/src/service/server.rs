@@ -28,6 +28,7 @@ use crate::listen::{Address, Kind, Listener, Plaintext, TlsOffer};
 use crate::outbox::Socket;
 use crate::quic::{self, Windows};
 use crate::shutdown::Stages;
+use crate::tls::log_refused;
 use crate::workers::{Place, Places};
 use crate::{Drain, Outbox, Shutdown, UnixPeer, Workers};
 
@@ -311,6 +312,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             Some(Ok(stream)) => stream,
             Some(Err(error)) => {
                 tracing::debug!(peer = %address, %error, "TLS handshake failed");
+                log_refused(address, &error);
                 return;
             }
             None => {
@@ -410,6 +412,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             Some(Ok(quic)) => quic,
             Some(Err(error)) => {
                 tracing::debug!(peer = %address, %error, "QUIC handshake failed");
+                log_refused(address, &error);
                 return;
             }
             None => {

@@ -1,7 +1,9 @@
 //! Identity of a client by its certificate, and its admission.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 
 use super::identity::{provider, read_certificates, read_revocations};
-use super::x509::{Facts, is_version_1};
+use super::x509::Facts;
 
 /// Admission of clients by their certificates.
 #[derive(Clone, Debug)]
@@ -154,7 +156,7 @@ pub(super) struct ClientCheck {
     revoked: Vec<CertificateRevocationListDer<'static>>,
     chains: Arc<dyn ClientCertVerifier>,
     allowed: Arc<ClientAuth>,
-    /// Second since 1970 in which a refusal was last logged: at most one line a second is.
+    /// Second since 1970 in which a refusal by the lists was last logged: at most one line a second is.
     logged_s: Arc<AtomicU64>,
 }
 
@@ -184,18 +186,7 @@ impl ClientCheck {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), rustls::Error> {
-        let may_log = || self.logged_s.swap(now.as_secs(), Ordering::Relaxed) != now.as_secs();
-        self.chains.verify_client_cert(certificate, intermediates, now).inspect_err(|error| {
-            if !may_log() {
-                return;
-            }
-            let hint = if is_version_1(certificate) {
-                "; it has version 1: issue it with an extension, for version 3"
-            } else {
-                ""
-            };
-            tracing::info!("refused a client's certificate: {error}{hint}");
-        })?;
+        self.chains.verify_client_cert(certificate, intermediates, now)?;
         let ClientAuth { names, fingerprints, .. } = &*self.allowed;
         if names.is_empty() && fingerprints.is_empty() {
             return Ok(());
@@ -209,16 +200,60 @@ impl ClientCheck {
                 Ok(())
             }
             _ => {
-                tracing::warn!(?client, "refused a client whose certificate is valid but not on the list");
+                if self.logged_s.swap(now.as_secs(), Ordering::Relaxed) != now.as_secs() {
+                    tracing::warn!(?client, "refused a client whose certificate is valid but not on the list");
+                }
                 Err(rustls::CertificateError::ApplicationVerificationFailure.into())
             }
         }
     }
 }
 
+/// Logs a handshake that failed because of the client's certificate, with the address of the client. Other failures are
+/// not logged here.
+pub(crate) fn log_refused(peer: SocketAddr, error: &(dyn Error + 'static)) {
+    static LOGGED_S: AtomicU64 = AtomicU64::new(0);
+    let Some(why) = refused_certificate(error) else { return };
+    let now_s = UnixTime::now().as_secs();
+    if LOGGED_S.swap(now_s, Ordering::Relaxed) == now_s {
+        return;
+    }
+    let hint = if why.contains("UnsupportedCertVersion") {
+        "; it has version 1: issue it with an extension, for version 3"
+    } else if why.contains("ApplicationVerificationFailure") {
+        "; it is valid, but not in the list of admitted certificates"
+    } else {
+        ""
+    };
+    tracing::info!(%peer, "refused a client's certificate: {why}{hint}");
+}
+
+/// Returns why a client's certificate was refused; `None` if a handshake failed for another reason. The error of TLS is
+/// that of its socket, and QUIC has only its text.
+fn refused_certificate(error: &(dyn Error + 'static)) -> Option<String> {
+    if let Some(quinn::ConnectionError::TransportError(error)) = error.downcast_ref() {
+        let is_about = ["invalid peer certificate", "peer sent no certificates"];
+        return is_about.iter().any(|begin| error.reason.starts_with(begin)).then(|| error.reason.clone());
+    }
+    let cause = error.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let is_about = matches!(cause, rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented);
+    is_about.then(|| cause.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_refused_certificates_are_logged_as_such() {
+        let of_tls = |error: rustls::Error| refused_certificate(&io::Error::other(error));
+        let expired = of_tls(rustls::CertificateError::Expired.into());
+        assert!(expired.is_some_and(|why| why.starts_with("invalid peer certificate")));
+        assert!(of_tls(rustls::Error::NoCertificatesPresented).is_some_and(|why| why == "peer sent no certificates"));
+        assert_eq!(of_tls(rustls::Error::DecryptError), None);
+        assert_eq!(refused_certificate(&io::Error::other("reset")), None);
+        assert_eq!(refused_certificate(&quinn::ConnectionError::TimedOut), None);
+    }
 
     #[test]
     fn a_fingerprint_reads_as_tools_write_it() {

@@ -25,6 +25,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 
+pub(crate) use client::log_refused;
 pub use client::{ClientAuth, Fingerprint, NoFingerprint, PeerIdentity};
 pub use identity::Identity;
 
