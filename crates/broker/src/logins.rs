@@ -90,6 +90,10 @@ pub(crate) struct Logins {
     recorded: Recent,
     began: Instant,
     by_door: [Counter; Door::ALL.len()],
+    /// Requests of clients that had not logged in, by door.
+    missing_by_door: [Counter; Door::ALL.len()],
+    /// Time at which such a request was last logged.
+    missing_logged: Mutex<Option<Instant>>,
 }
 
 /// Marks of correct and of wrong passwords, in the order of their arrival.
@@ -183,6 +187,8 @@ impl Logins {
             recorded: Recent::new(RECORD_EVERY.as_millis() as u64),
             began: Instant::now(),
             by_door: Default::default(),
+            missing_by_door: Default::default(),
+            missing_logged: Mutex::default(),
         }
     }
 
@@ -249,6 +255,20 @@ impl Logins {
         (is_logged, pause(failures))
     }
 
+    /// Counts a request that was refused because its client has not logged in. One per second is logged.
+    pub(crate) fn miss(&self, source: LoginSource) {
+        self.missing_by_door[source.door as usize].add(1);
+        let now = Instant::now();
+        {
+            let mut logged = self.missing_logged.lock();
+            if logged.is_some_and(|logged| now.duration_since(logged) < LOG_EVERY) {
+                return;
+            }
+            *logged = Some(now);
+        }
+        tracing::info!(door = %source.door, address = %source, "refused a request without a login");
+    }
+
     /// Returns `true` if a login is to be recorded: each one of a connection, and of a client that logs in with each
     /// request the first one in a while.
     pub(crate) fn is_news(&self, source: LoginSource, name: &str) -> bool {
@@ -267,6 +287,10 @@ impl Logins {
         let rows: Vec<_> =
             Door::ALL.iter().map(|door| (door.key().to_owned(), self.by_door[*door as usize].get())).collect();
         out.counters("thalweg_logins_refused", "Logins refused, by door", "door", &rows)?;
+        let rows: Vec<_> =
+            Door::ALL.iter().map(|door| (door.key().to_owned(), self.missing_by_door[*door as usize].get())).collect();
+        let help = "Requests refused because their client has not logged in, by door";
+        out.counters("thalweg_logins_missing", help, "door", &rows)?;
         let (waiting, pushed_out) = {
             let state = self.turns.0.lock();
             (state.waiting as u64, state.pushed_out)

@@ -71,6 +71,7 @@ pub(crate) async fn identify(
         return Ok(Identity::anonymous(&source.host()));
     }
     let Some(header) = header else {
+        broker.security.missing_login(source);
         return Err(Error::new(
             ErrorKind::Denied,
             "this broker requires a login: send user and password, or a bearer token",

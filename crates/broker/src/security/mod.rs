@@ -371,6 +371,11 @@ impl Security {
         security.count(outcome)
     }
 
+    /// Counts and logs a request that a door refuses because its client has not logged in.
+    pub fn missing_login(&self, source: LoginSource) {
+        self.logins.miss(source);
+    }
+
     /// Records a login, unless the same client has logged in lately at a door where each request is a login.
     pub fn record_login(&self, source: LoginSource, name: &str, error: Option<&Error>) {
         if !self.core.audit().is_on() || error.is_none() && !self.logins.is_news(source, name) {

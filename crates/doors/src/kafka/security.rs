@@ -91,10 +91,15 @@ impl Login {
             Step::Begin if self.is_certified.get() => broker.security.is_valid(&self.identity.borrow()),
             _ => !self.is_required || BEFORE_LOGIN.contains(&key),
         };
-        if !passes {
-            self.step.replace(Step::Failed);
+        if passes {
+            return true;
         }
-        passes
+        let before = self.step.replace(Step::Failed);
+        if matches!(before, Step::Begin | Step::Logging(_) | Step::Busy) && !self.is_certified.get() {
+            let address = self.identity.borrow().host().parse().ok();
+            broker.security.missing_login(LoginSource { door: broker::Door::Kafka, address });
+        }
+        false
     }
 
     /// Returns `true` if a login by SASL has succeeded.

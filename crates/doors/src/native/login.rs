@@ -89,10 +89,15 @@ impl Login {
     pub(super) fn check(&self, broker: &Broker) -> Result<()> {
         match &*self.step.borrow() {
             Step::In => broker.security.check_valid(&self.identity.borrow()),
-            _ if self.is_required => Err(Error::new(
-                ErrorKind::Denied,
-                "this broker requires a login: set user and password_file, token_file, or over TLS client_cert",
-            )),
+            _ if self.is_required => {
+                let address = self.identity.borrow().host().parse().ok();
+                broker.security.missing_login(LoginSource { door: Door::Native, address });
+                Err(Error::new(
+                    ErrorKind::Denied,
+                    "this broker requires a login: set user and password_file, token_file, or over TLS client_cert; \
+                     thalweg login stores one for the command line",
+                ))
+            }
             _ => Ok(()),
         }
     }

@@ -22,6 +22,7 @@ use super::channels::{Channels, Subscribed};
 use super::clients::{About, Asking, Client, Clients, NO_COMMAND};
 use super::codec::{Answer, Paused, RedisProtocol, Request};
 use super::commands::combine::Combination;
+use super::commands::session::source_of;
 use super::commands::streams::others::Guests;
 use super::commands::transactions::{Transaction, Watched};
 use super::commands::work::{Pace, Sliced, Slices};
@@ -318,6 +319,9 @@ impl Door {
         let is_logged_in = *session.login.borrow() != Login::Needed;
         let is_let_in = is_logged_in && self.reach(session).is_valid;
         if !is_let_in && !matches!(command.name, "AUTH" | "HELLO" | "QUIT" | "RESET") {
+            if !is_logged_in {
+                self.broker.security.missing_login(source_of(&session.client));
+            }
             return Err(LOGGED_OUT);
         }
         if session.is_subscribed() && !session.is_resp3 && !may_listen_beside(command.name) {

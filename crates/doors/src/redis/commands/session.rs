@@ -164,7 +164,7 @@ fn auth(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
     log_in(door, session, user, password, |_, writer| writer.ok())
 }
 
-fn source_of(client: &Client) -> LoginSource {
+pub(in crate::redis) fn source_of(client: &Client) -> LoginSource {
     LoginSource { door: broker::Door::Redis, address: client.ip }
 }
 

@@ -5,7 +5,7 @@ pub mod redis;
 pub mod sqs;
 pub mod pubsub;
 pub mod web;
-mod access;
+pub mod access;
 mod access_keys;
 mod audit;
 mod bad_input;

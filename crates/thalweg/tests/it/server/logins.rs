@@ -4,6 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use kafka_protocol::messages::MetadataRequest;
+
+use crate::door::access::exchange;
+use crate::door::kafka::raw::Raw;
 use crate::door::kafka::security::log_in;
 use crate::door::redis::commands::{Redis, server};
 use crate::support::server::{metric, size, until};
@@ -69,6 +73,35 @@ async fn wrong_passwords_are_answered_after_a_pause() {
     let begin = Instant::now();
     assert_eq!(redis.call("AUTH admin right"), "+OK");
     assert!(begin.elapsed() < Duration::from_secs(1), "who is right does not pay for who was wrong");
+}
+
+/// A client that does not log in has no refused login, and is noticed nevertheless.
+#[tokio::test]
+async fn requests_without_a_login_are_counted_and_some_are_logged() {
+    let server = server(&["auth=required", "http=127.0.0.1:0", "pubsub=127.0.0.1:0"]);
+    let mut redis = Redis::open(&server);
+    for _ in 0..3 {
+        assert!(redis.call("GET k").starts_with("-NOAUTH"));
+    }
+    assert!(redis.call("HELLO 3").starts_with("-NOAUTH"), "a greeting is no request");
+    for (door, path) in [("http", "/v1/topics"), ("pubsub", "/v1/projects/p/topics")] {
+        assert_eq!(exchange(server.door(door), "GET", path, None, "").0, 401);
+    }
+    let address = client::Address::parse(&server.url("tcp")).expect("an address");
+    let native = client::Client::connect_with(address, client::ClientSettings::default()).await.expect("connected");
+    native.list_topics().await.expect_err("it has not logged in");
+    let mut kafka = Raw::connect(&server).await;
+    assert!(kafka.try_call(4, &MetadataRequest::default()).await.is_none(), "the connection is closed");
+    let admin = server.client("tcp").await;
+    for (door, count) in [("redis", 3), ("http", 1), ("pubsub", 1), ("native", 1), ("kafka", 1), ("sqs", 0)] {
+        let name = format!("thalweg_logins_missing_total{{door=\"{door}\"}}");
+        assert_eq!(metric(&admin, &name).await, count, "{door}");
+    }
+    assert_eq!(metric(&admin, "thalweg_authentication_errors_total").await, 0);
+    let log = server.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("refused a request without a login")).collect();
+    assert!((1..7).contains(&lines.len()), "{log}");
+    assert!(lines[0].contains("door=Redis") && lines[0].contains("address=127.0.0.1"), "{}", lines[0]);
 }
 
 #[tokio::test]
