@@ -99,8 +99,8 @@ pub use queues::{
 };
 pub use quotas::Usage;
 pub use security::{
-    CertificateCheck, ClientCertificate, Identity, QuotaChange, Sasl, SaslStep, Security, SigningKey, Unwelcome,
-    UserStatus, unknown_mechanism,
+    CertificateCheck, ClientCertificate, Identity, QuotaChange, Sasl, SaslStep, Security, SigningKey, TOKEN_EXPIRED,
+    Unwelcome, UserStatus, unknown_mechanism,
 };
 pub use settings::{ConfiguredUser, Issuer, SecuritySettings, Settings};
 pub use streams::{LockedStream, NewEntryId, Stream, Streams, TrimTo};

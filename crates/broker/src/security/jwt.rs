@@ -26,7 +26,10 @@ const KEYS_MAX: usize = 64;
 /// Maximum number of tokens whose signature was verified and is not verified again. If there are more, all are
 /// forgotten.
 const VERIFIED_MAX: usize = 4096;
-const EXPIRED: &str = "the token has expired";
+
+/// Beginning of the error of a login with a token that was valid, of the issuer or of the broker. Only a client that
+/// has the token gets it.
+pub const TOKEN_EXPIRED: &str = "the token has expired";
 
 /// Claims of a valid token that the broker uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +101,7 @@ impl Jwts {
         let keys = self.keys.read().clone();
         let claims = self.verify_with(&keys, token)?;
         if claims.expires_ms <= now_ms {
-            return Err(denied(EXPIRED));
+            return Err(denied(TOKEN_EXPIRED));
         }
         let mut verified = self.verified.lock();
         // If the keys were replaced meanwhile, this token is verified with them the next time.
@@ -161,7 +164,7 @@ impl Jwts {
 
     fn explain(&self, error: &jsonwebtoken::errors::Error) -> Error {
         denied(match error.kind() {
-            Wrong::ExpiredSignature => EXPIRED.to_owned(),
+            Wrong::ExpiredSignature => TOKEN_EXPIRED.to_owned(),
             Wrong::ImmatureSignature => "the token is not valid yet: compare the clocks".to_owned(),
             Wrong::InvalidIssuer => format!("the token is not one of the issuer {}", self.issuer.name),
             Wrong::InvalidAudience => {

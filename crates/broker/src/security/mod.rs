@@ -55,6 +55,7 @@ use expiry::Expiries;
 pub use identity::{CertificateCheck, ClientCertificate, Identity};
 use identity::{Certificates, Permissions, Proof};
 use jwt::Jwts;
+pub use jwt::TOKEN_EXPIRED;
 pub use quotas::QuotaChange;
 use random::random;
 pub use sasl::{Sasl, SaslStep, unknown_mechanism};

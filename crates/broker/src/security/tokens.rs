@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::expiry::Expiries;
 use super::identity::Proof;
-use super::jwt::{Claims, is_jwt};
+use super::jwt::{Claims, TOKEN_EXPIRED, is_jwt};
 use super::{Identity, Security};
 use crate::logins::LoginSource;
 
@@ -57,7 +57,7 @@ impl Security {
             return None;
         }
         if token.is_expired(self.core.now_ms()) {
-            return Some(Err(Error::new(ErrorKind::Denied, "the token has expired: create another one")));
+            return Some(Err(Error::new(ErrorKind::Denied, format!("{TOKEN_EXPIRED}: create another one"))));
         }
         if !is_accepted {
             return Some(Err(Error::new(ErrorKind::Denied, "the user who created the token has no password any more")));

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use broker::{Hold, Identity, LoginSource, Unwelcome};
+use broker::{Hold, Identity, LoginSource, TOKEN_EXPIRED, Unwelcome};
 use bytes::Bytes;
 use engine::ErrorKind;
 use engine::security::{Password, UserName};
@@ -299,6 +299,10 @@ fn log_in(
                     writer.bytes.clear();
                     writer.error(&match error.kind {
                         ErrorKind::Busy => Fail::new(format!("TRYAGAIN {}", error.message)),
+                        // This tells nothing to clients that guess: the token is the client's own.
+                        ErrorKind::Denied if error.message.starts_with(TOKEN_EXPIRED) => {
+                            Fail::new(format!("WRONGPASS {}", error.message))
+                        }
                         _ => Fail::new(WRONG_PASSWORD),
                     });
                 }

@@ -245,6 +245,16 @@ async fn all_that_a_client_does_ends_when_its_token_expires() {
     ends(&server, &token, async || {}).await;
     let refused = kafka(&server, "OAUTHBEARER", bearer(&token)).await.err();
     assert_eq!(refused, Some(58));
+    // Only a client that has the token itself is told that it was valid once.
+    let mut redis = Redis::open(&server);
+    for login in [format!("AUTH {token}"), format!("AUTH bob {token}")] {
+        assert_eq!(redis.call(&login), "-WRONGPASS the token has expired: create another one");
+    }
+    let (head, last) = token.split_at(token.len() - 1);
+    let other = format!("{head}{}", if last == "0" { "1" } else { "0" });
+    for login in [format!("AUTH {other}"), format!("AUTH ann {token}"), format!("AUTH bob {other}")] {
+        assert!(redis.call(&login).starts_with("-WRONGPASS invalid username-password pair"), "{login}");
+    }
     for wrong in ["0s", "soon", "-1h", "5"] {
         command::on(&server, ["token", "create", "bob", "--expires", wrong]).failed(2);
     }
