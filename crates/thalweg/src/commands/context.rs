@@ -90,6 +90,9 @@ fn add(contexts: &Contexts, global: &Global, args: ContextAdd) -> Result {
         let message = "--server is missing: a context is for one broker, such as --server broker.lan:7400";
         return Err(Failure::new(USAGE, message));
     }
+    if args.user.as_deref() == Some("") {
+        return Err(Failure::new(USAGE, "--user is empty: write the name of a user, or omit it"));
+    }
     let is_secret = |name: &str| KEYS.iter().any(|key| key.name == name && matches!(key.kind, Kind::Secret));
     let mut keys = set_flags(global)?;
     if let Some((secret, _)) = keys.iter().find(|(name, _)| is_secret(name)) {
@@ -110,7 +113,7 @@ fn add(contexts: &Contexts, global: &Global, args: ContextAdd) -> Result {
     }
     for (key, value) in keys.iter_mut().filter(|(_, value)| !value.is_empty()) {
         if PATHS.contains(key) {
-            *value = std::path::absolute(&*value)?.display().to_string();
+            *value = readable(key, value)?;
         } else if *key == "server"
             && let Ok(Address::Unix { path }) = Address::parse(value)
         {
@@ -125,6 +128,19 @@ fn add(contexts: &Contexts, global: &Global, args: ContextAdd) -> Result {
     }
     let json = json!({ "context": name.as_str(), "path": contexts.path(&name), "is_current": args.is_current });
     say(global.json, json, &format!("added context {name}"))
+}
+
+/// Returns the absolute path of a file that this user can read.
+fn readable(key: &str, path: &str) -> Result<String> {
+    let absolute = std::path::absolute(path)?.display().to_string();
+    match std::fs::File::open(&absolute) {
+        Ok(_) => Ok(absolute),
+        Err(error) => {
+            let option = key.replace('_', "-");
+            let message = format!("--{option}: cannot read {absolute}: {error}; write the path of an existing file");
+            Err(Failure::new(USAGE, message))
+        }
+    }
 }
 
 /// Refuses to lose the only copy of a token that is still valid.

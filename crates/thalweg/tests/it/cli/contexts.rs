@@ -28,7 +28,11 @@ struct Home {
 impl Home {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        std::fs::create_dir(folder.path().join("work")).expect("created");
+        let work = folder.path().join("work");
+        std::fs::create_dir(&work).expect("created");
+        for file in ["ca.pem", "ci.token"] {
+            std::fs::write(work.join(file), "").expect("written");
+        }
         Self { folder }
     }
 
@@ -183,6 +187,10 @@ fn a_context_is_added_once_and_without_secrets_on_the_command_line() {
         (&["--server", "a", "--user", "ann", "--token-file", "f"], "cannot be used with"),
         (&["--server", "a", "--client-cert", "f"], "--client-key"),
         (&["--server", "a", "--password-file", "f"], "--user"),
+        (&["--server", "a", "--user", ""], "--user is empty"),
+        (&["--server", "a", "--ca-file", "none.pem"], "--ca-file: cannot read "),
+        (&["--server", "a", "--token-file", "none"], "none: No such file"),
+        (&["--server", "a", "--set", "client_cert=none", "--set", "client_key=ca.pem"], "--client-cert: cannot read "),
     ] {
         let refused = home.run(&[&["context", "add", "prod"][..], args].concat()).failed(USAGE);
         assert!(refused.contains(why) && !refused.contains("geheim"), "{args:?}: {refused}");
@@ -225,7 +233,7 @@ fn a_context_is_between_the_variables_and_the_file() {
 #[test]
 fn a_context_is_not_used_for_another_broker() {
     let home = Home::new();
-    home.run(&["context", "add", "prod", "--server", "prod.lan:7400", "--token-file", "t", "--use"]).ok();
+    home.run(&["context", "add", "prod", "--server", "prod.lan:7400", "--token-file", "ci.token", "--use"]).ok();
     let shown = |variables: &[(&str, &str)], args: &[&str]| home.shown(variables, args, "token_file").1;
     assert_eq!(shown(&[], &[]), "context prod");
     assert_eq!(shown(&[], &["--server", "tls://PROD.lan"]), "context prod", "another transport to the same port");
