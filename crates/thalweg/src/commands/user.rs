@@ -119,9 +119,17 @@ fn list(users: &[UserInfo], tenants: &BTreeMap<UserName, TenantName>, is_json: b
     Ok(writeln!(out, "{table}")?)
 }
 
-/// Reads the first line of the standard input. On a terminal the input is not shown.
+/// Reads the first line of the standard input. On a terminal the input is not shown, so it is typed twice.
 fn read_password(user: &str) -> Result<Zeroizing<String>> {
-    if io::stdin().is_terminal() { type_password(user) } else { pipe_password() }
+    if !io::stdin().is_terminal() {
+        return pipe_password();
+    }
+    let password = type_password(user)?;
+    if *type_hidden("again: ")? == *password {
+        Ok(password)
+    } else {
+        Err(Failure::new(FAILED, format!("the two passwords differ: the password of {user} was not changed")))
+    }
 }
 
 /// Reads the first line of the standard input, which is no terminal.
@@ -144,9 +152,13 @@ fn checked(password: Zeroizing<String>) -> Result<Zeroizing<String>> {
 
 /// Asks for a password on the terminal. What is typed is not shown.
 pub(super) fn type_password(user: &str) -> Result<Zeroizing<String>> {
+    type_hidden(&format!("password of {user}: "))
+}
+
+fn type_hidden(prompt: &str) -> Result<Zeroizing<String>> {
     // Before this, the terminal echoes the characters that are typed.
     terminal::enable_raw_mode()?;
-    let prompt = || write!(io::stderr(), "password of {user}: ").and_then(|()| io::stderr().flush());
+    let prompt = || write!(io::stderr(), "{prompt}").and_then(|()| io::stderr().flush());
     let typed = prompt().and_then(|()| type_line());
     terminal::disable_raw_mode()?;
     eprintln!();

@@ -131,6 +131,22 @@ fn deletions_ask_on_a_terminal() {
     on(&server, ["queue", "delete", "jobs"]).ok();
 }
 
+/// A new password is not shown, so it is typed twice.
+#[test]
+fn a_new_password_is_typed_twice() {
+    let server = Server::with(&["auth=required"]);
+    for (again, code, shown) in [("pencl", 1, "the two passwords differ"), ("pencil", 0, "password set for user ann")] {
+        let mut terminal = Terminal::run(&server, &["user", "add", "ann"]);
+        terminal.shows("password of ann: ");
+        terminal.types("pencil\r");
+        terminal.shows("again: ");
+        terminal.types(&format!("{again}\r"));
+        let screen = terminal.ends(code);
+        assert!(screen.contains(shown) && !screen.contains("penc"), "{screen}");
+        assert_eq!(on(&server, ["user", "list"]).ok().contains("ann"), code == 0);
+    }
+}
+
 /// A terminal shows the reason for a wait; a script does not.
 #[test]
 fn a_terminal_shows_the_reason_for_a_wait() {
