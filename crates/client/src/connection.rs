@@ -150,7 +150,7 @@ impl Dialer {
                 self.over(Link::over_stream(input, output), true, hint).await
             }
             Address::Unix { path } => {
-                let socket = UnixStream::connect(path).await.map_err(|e| self.unreachable(&e))?;
+                let socket = UnixStream::connect(path).await.map_err(|e| self.no_socket(&e))?;
                 self.over(Link::over_unix(socket), true, hint).await
             }
             Address::Pipe(pipes) => {
@@ -388,6 +388,18 @@ impl Dialer {
             }
             _ => self.unreachable(error),
         }
+    }
+
+    /// Returns the error of a Unix socket to which no connection can be opened.
+    fn no_socket(&self, error: &std::io::Error) -> Error {
+        if error.kind() != std::io::ErrorKind::PermissionDenied {
+            return self.unreachable(error);
+        }
+        disconnected(&format!(
+            "cannot connect to {}: {error}; by default only the user of the broker may: run this as that user, or \
+             start the broker with unix_mode = 0660 (its group) or 0666 (every user), in a folder that they can enter",
+            self.address
+        ))
     }
 
     fn unreachable(&self, error: &dyn std::error::Error) -> Error {

@@ -319,7 +319,7 @@ fn after_a_login_commands_need_no_option_and_after_the_logout_they_are_refused()
     let home = Home::new();
     home.run(&["context", "add", "prod", "--server", &server.url("tcp"), "--use"]).ok();
     let denied = home.run(&["topic", "create", "b1"]).failed(FAILED);
-    assert!(denied.contains("requires a login"), "{denied}");
+    assert!(denied.contains("requires a login") && denied.contains("thalweg login"), "{denied}");
     assert!(home.run(&["logout"]).failed(FAILED).contains("is not logged in"));
     assert!(home.run(&["login"]).failed(USAGE).contains("--user"));
     assert!(home.run(&["login", "--user", "bob"]).failed(USAGE).contains("--password-stdin"));

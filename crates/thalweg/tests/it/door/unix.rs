@@ -173,7 +173,8 @@ async fn another_user_of_the_machine_needs_the_permission_of_the_file_and_a_logi
     let sockets = Sockets::new();
     let server = sockets.serve(&LOCKED);
     let list = ["topic", "list"];
-    assert!(sockets.thalweg(Some(STRANGER), &list).failed(3).contains("Permission denied"));
+    let refused = sockets.thalweg(Some(STRANGER), &list).failed(3);
+    assert!(refused.contains("Permission denied") && refused.contains("unix_mode = 0660"), "{refused}");
     assert!(sockets.curl_as(STRANGER, &[]).contains("to connect"), "the socket is for its owner alone");
     drop(server);
 
