@@ -13,7 +13,7 @@ pub mod units;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -193,9 +193,33 @@ impl Config {
         for (key, value, origin) in written {
             values.insert(key.name, (value, origin));
         }
-        let config = Self { values, definitions, context };
+        let mut config = Self { values, definitions, context };
+        if let Some(server) = config.server_of_native() {
+            config.values.insert("server", server);
+        }
         config.check_whole()?;
         Ok(config)
+    }
+
+    /// Returns the address of the broker that this configuration starts, with the origin of that address: commands next
+    /// to it connect there if they have no `server`. Returns `None` if either key decides otherwise.
+    fn server_of_native(&self) -> Option<(String, Origin)> {
+        let (_, server_origin) = self.values.get("server")?;
+        let (native, origin) = self.values.get("native")?;
+        if *server_origin != Origin::Default || *origin == Origin::Default {
+            return None;
+        }
+        let server = match native.parse::<SocketAddr>() {
+            Ok(address) if address.port() == 0 => return None,
+            Ok(mut address) if address.ip().is_unspecified() => {
+                address.set_ip(if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+                address.to_string()
+            }
+            Ok(address) => address.to_string(),
+            Err(_name) if native == "off" => return None,
+            Err(_name) => native.clone(),
+        };
+        Some((server, origin.clone()))
     }
 
     /// Returns a builder that sets a configuration key by key.

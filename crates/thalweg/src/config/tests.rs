@@ -57,6 +57,31 @@ fn the_three_profiles_are_those_of_the_table() {
 }
 
 #[test]
+fn commands_find_the_broker_of_their_configuration() {
+    let server = |file: &str, env: &[(&str, &str)]| {
+        let config = load(&format!("insecure = true\n{file}"), env, &[]).expect("valid");
+        let (_, value, origin) = config.entries().find(|(key, ..)| key.name == "server").expect("a key");
+        (value.to_owned(), matches!(origin, Origin::File(_)))
+    };
+    for (file, wanted, is_of_file) in [
+        ("", "127.0.0.1:7400", false),
+        ("native = \"7500\"", "127.0.0.1:7500", true),
+        ("native = \"0.0.0.0:7500\"", "127.0.0.1:7500", true),
+        ("native = \"[::]:7500\"", "[::1]:7500", true),
+        ("native = \"192.0.2.1:7500\"", "192.0.2.1:7500", true),
+        ("native = \"localhost:7500\"", "localhost:7500", true),
+        // These name no port.
+        ("native = \"off\"", "127.0.0.1:7400", false),
+        ("native = \"0.0.0.0:0\"", "127.0.0.1:7400", false),
+        ("native = \"7500\"\n[client]\nserver = \"a.lan\"", "a.lan", true),
+    ] {
+        assert_eq!(server(file, &[]), (wanted.to_owned(), is_of_file), "{file}");
+    }
+    let env = [("THALWEG_SERVER", "b.lan")];
+    assert_eq!(server("native = \"7500\"", &env), ("b.lan".to_owned(), false));
+}
+
+#[test]
 fn an_unknown_key_is_refused_with_the_nearest() {
     assert!(message(load("pub_queue_deph = 1", &[], &[])).contains("did you mean pub_queue_depth?"));
     assert!(message(load("zzzzzzzz = 1", &[], &[])).contains("config show"));
