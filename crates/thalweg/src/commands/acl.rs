@@ -44,8 +44,14 @@ pub fn run(config: &Config, command: AclCommand, is_json: bool) -> Result {
                 print(&acls, is_json, "nothing was added")?;
             }
             AclCommand::List(filter) => {
-                let acls = client.list_acls(filter.get()?).await?;
-                print(&acls, is_json, "no entries; with authorization = true only super users may do anything")?;
+                let filter = filter.get()?;
+                let none = if filter == AclFilter::default() {
+                    "no entries yet: with authorization = true only super users and members of built-in roles may do \
+                     anything; `thalweg acl add PRINCIPAL OPERATION KIND NAME` adds one"
+                } else {
+                    "no entry matches; without options, `thalweg acl list` shows all"
+                };
+                print(&client.list_acls(filter).await?, is_json, none)?;
             }
             AclCommand::Delete { filter, all } => {
                 let filter = filter.get()?;
@@ -56,7 +62,7 @@ pub fn run(config: &Config, command: AclCommand, is_json: bool) -> Result {
                     ));
                 }
                 let gone = client.delete_acls(filter).await?;
-                print(&gone, is_json, "there were no such entries")?;
+                print(&gone, is_json, "no entry matches: nothing was deleted")?;
             }
         }
         client.close().await;

@@ -277,7 +277,8 @@ fn list(out: &mut impl Write, caches: &[CacheStatus], is_json: bool) -> Result {
         return Ok(writeln!(out, "{}", Json::Array(caches.iter().map(to_json).collect()))?);
     }
     if caches.is_empty() {
-        return Ok(writeln!(out, "no caches yet; `thalweg cache put NAME KEY VALUE` creates one")?);
+        let advice = "`thalweg cache put NAME KEY VALUE` creates one";
+        return Ok(writeln!(out, "{}", units::nothing("caches", advice))?);
     }
     let mut table = units::table();
     table.set_header(["CACHE", "ENTRIES", "BYTES", "OF", "EVICTION", "DURABLE", "HITS", "MISSES"]);

@@ -89,10 +89,8 @@ fn committed_in(info: &GroupInfo, topic: &str) -> HashMap<u32, u64> {
 
 fn list(out: &mut impl Write, groups: &[GroupSummary]) -> Result {
     if groups.is_empty() {
-        return Ok(writeln!(
-            out,
-            "no consumer groups yet; `thalweg subscribe TOPIC --consumer-group NAME` creates one"
-        )?);
+        let advice = "`thalweg subscribe TOPIC --consumer-group NAME` creates one";
+        return Ok(writeln!(out, "{}", units::nothing("consumer groups", advice))?);
     }
     let mut table = units::table();
     table.set_header(["GROUP", "STATE", "MEMBERS", "OFFSETS", "LAG"]);

@@ -96,7 +96,7 @@ fn list(quotas: &[(QuotaEntity, Vec<(QuotaKind, f64)>)], is_json: bool) -> Resul
         return Ok(writeln!(out, "{}", Value::Array(rows))?);
     }
     if quotas.is_empty() {
-        return Ok(writeln!(out, "no quotas yet; `thalweg quota set` sets some")?);
+        return Ok(writeln!(out, "no quotas yet; `thalweg quota set --user NAME bytes_in=10M` sets one")?);
     }
     let mut table = units::table();
     let is_set = |kind: &QuotaKind| quotas.iter().any(|(_, values)| values.iter().any(|(of, _)| of == kind));

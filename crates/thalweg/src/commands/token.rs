@@ -91,7 +91,8 @@ fn list(tokens: &[TokenInfo], is_json: bool) -> Result {
         return Ok(writeln!(out, "{}", Value::Array(tokens.iter().map(row).collect()))?);
     }
     if tokens.is_empty() {
-        return Ok(writeln!(out, "no tokens yet; `thalweg token create USER` creates one")?);
+        let advice = "`thalweg token create USER` creates one";
+        return Ok(writeln!(out, "{}", units::nothing("tokens", advice))?);
     }
     let mut table = units::table();
     table.set_header(["ID", "USER", "ROLES", "CREATED", "EXPIRES"]);

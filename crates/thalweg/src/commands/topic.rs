@@ -195,8 +195,8 @@ fn settings_table(settings: TopicSettings) -> Table {
 
 fn list(out: &mut impl Write, topics: &[TopicInfo]) -> Result {
     if topics.is_empty() {
-        writeln!(out, "no topics yet; publishing to one creates it (those of the broker itself: --all)")?;
-        return Ok(());
+        let advice = "publishing to one creates it (those of the broker itself: --all)";
+        return Ok(writeln!(out, "{}", units::nothing("topics", advice))?);
     }
     let mut table = units::table();
     table.set_header(["TOPIC", "STORAGE", "PARTITIONS", "RECORDS", "BYTES", "SUBSCRIBERS"]);

@@ -53,6 +53,11 @@ pub fn count(n: u64, one: &str) -> String {
     }
 }
 
+/// Returns the line that replaces an empty list. The broker lists only what its reader may describe.
+pub fn nothing(names: &str, advice: &str) -> String {
+    format!("no {names} yet, or none that you may describe; {advice}")
+}
+
 /// Creates a table without lines. It is as wide as its contents; a terminal wraps lines that are too long.
 pub fn table() -> Table {
     let mut table = Table::new();

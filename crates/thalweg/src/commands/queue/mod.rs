@@ -360,7 +360,8 @@ fn list(out: &mut impl Write, queues: &[QueueInfo], is_json: bool) -> Result {
         return Ok(writeln!(out, "{}", Value::Array(queues.iter().map(to_json).collect()))?);
     }
     if queues.is_empty() {
-        return Ok(writeln!(out, "no queues; `thalweg queue create NAME` creates one")?);
+        let advice = "`thalweg queue create NAME` creates one";
+        return Ok(writeln!(out, "{}", units::nothing("queues", advice))?);
     }
     let mut table = units::table();
     table.set_header(["QUEUE", "TOPIC", "VISIBLE", "IN FLIGHT", "DELAYED", "OLDEST"]);

@@ -439,7 +439,23 @@ async fn the_command_line_logs_in() {
     let members = command::on(&server, ["role", "list", "--json"]).json();
     assert_eq!(members[0]["roles"][0], "monitor");
     command::on(&server, ["role", "remove", "monitor", "bob"]).ok();
-    assert!(command::on(&server, ["role", "list"]).ok().contains("no roles"));
+    assert!(command::on(&server, ["role", "list"]).ok().contains("no user has a role yet"));
+    // A name without entries may be misspelt.
+    let warned = command::on(&server, ["role", "add", "publisherr", "bob"]);
+    assert!(warned.err.contains("no entry is for role publisherr yet"), "{}", warned.err);
+    assert!(warned.err.contains("thalweg acl add Role:publisherr"), "{}", warned.err);
+    command::on(&server, ["acl", "add", "Role:auditors", "read", "topic", "t"]).ok();
+    for role in ["auditors", "publisher"] {
+        let given = command::on(&server, ["role", "add", role, "bob"]);
+        assert!(!given.err.contains("warning"), "{}", given.err);
+        assert!(given.ok().contains("has the role"));
+    }
+    // An empty list may be one of what the reader may not see.
+    command::on(&server, ["role", "remove", "publisher", "bob"]).ok();
+    command::on(&server, ["acl", "delete", "--all"]).ok();
+    assert!(as_bob(&["topic", "list"], "secret").ok().contains("no topics yet, or none that you may describe"));
+    assert!(command::on(&server, ["acl", "list"]).ok().contains("no entries yet"));
+    assert!(command::on(&server, ["acl", "list", "--kind", "queue"]).ok().contains("no entry matches"));
 }
 
 /// Without a permission each call of Pub/Sub is refused, and with a role it is not.
