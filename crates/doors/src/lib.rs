@@ -26,5 +26,6 @@ mod ledger;
 mod login;
 mod strangers;
 mod throttle;
+pub mod permissions;
 
 pub use door::{Door, Opened, Opening};

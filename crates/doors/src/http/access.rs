@@ -16,35 +16,96 @@ use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use net::http::Caller;
 
-use super::Http;
 use super::errors::{Failure, Result};
 use super::names::Names;
+use super::{Http, ROUTES, Route};
+use crate::permissions::{self, Call, Need, Table};
 use crate::{login, throttle};
 
 /// End of the path of a request that reads messages although it is no GET.
 const RECEIVE: &str = "/receive";
 
-/// Requirement of a route. The path names the resource.
+/// Requirement of a route. The path names the resource; the route itself checks what only the body names.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Needs {
     /// Nothing, not even a login: a probe.
     Nothing,
-    /// A login, if the broker requires one. A list shows what the client may describe.
-    Login,
+    /// A login, if the broker requires one. The list shows what the client may describe.
+    List(ResourceKind),
     Cluster(Operation),
     Topic(Operation),
     /// Writing to a topic, and creating one that is missing.
     Publish,
     CreateTopic,
+    /// Reading each topic that the subscription joins, which is checked when it does.
+    Subscribe,
+    /// Subscribing, and publishing frames.
+    WebSocket,
     Group(Operation),
+    /// Reading a group, and the topic in the body.
+    Reset,
     /// An operation on a queue, and on the topic of one that does not own its topic.
     Queue(Operation),
+    /// Creating a queue; the body names its topic and the topic of its dead letters.
+    CreateQueue,
+    /// Altering a queue; the body names the topic of its dead letters.
+    AlterQueue,
+    /// Altering and reading a queue, and writing to the one in the body.
+    Redrive,
     /// An operation on all entries of a cache.
     Cache(Operation),
     /// An operation on one entry.
     Entry(Operation),
     /// Writing one entry and reading the result.
     Count,
+}
+
+impl Needs {
+    fn shown(self) -> Vec<Need> {
+        let topic = |operation, of| Need::new(operation, ResourceKind::Topic, of);
+        let group = |operation| Need::new(operation, ResourceKind::Group, "the group");
+        match self {
+            Self::Nothing => Vec::new(),
+            Self::List(kind) => vec![permissions::listed(kind)],
+            Self::Cluster(operation) => vec![Need::cluster(operation)],
+            Self::Topic(operation) => vec![topic(operation, "the topic")],
+            Self::Publish => permissions::publish().to_vec(),
+            Self::CreateTopic => vec![permissions::create_topic()],
+            Self::Subscribe | Self::WebSocket => vec![topic(Operation::Read, "the topic")],
+            Self::Group(operation) => vec![group(operation)],
+            Self::Reset => vec![group(Operation::Read), topic(Operation::Read, "the topic")],
+            Self::Queue(operation) => permissions::on_queue(operation),
+            Self::CreateQueue => [permissions::create_queue(), permissions::dead_letters()].concat(),
+            Self::AlterQueue => {
+                [permissions::on_queue(Operation::Alter), permissions::dead_letters().to_vec()].concat()
+            }
+            Self::Redrive => permissions::redrive(),
+            Self::Cache(operation) => vec![permissions::on_entries(operation)],
+            Self::Entry(operation) => vec![permissions::on_entry(operation)],
+            Self::Count => vec![permissions::on_entry(Operation::Write), permissions::on_entry(Operation::Read)],
+        }
+    }
+
+    fn note(self) -> &'static str {
+        match self {
+            Self::Publish => permissions::INBOXES,
+            Self::Subscribe => "A pattern joins only topics that the user may read.",
+            Self::WebSocket => {
+                "A pattern joins only topics that the user may read. Each publish is checked like a POST of records."
+            }
+            _ => "",
+        }
+    }
+}
+
+/// Returns the permissions that each route requires.
+pub(crate) fn permissions() -> Table {
+    let call = |route: &Route| {
+        let call = Call::new(format!("{} {}", route.method, route.path), route.needs.shown());
+        call.open(matches!(route.needs, Needs::Nothing)).note(route.needs.note())
+    };
+    let about = "A refused request has the status 403 and a problem in JSON; one without a required login has 401.";
+    Table { door: Door::Http, about, calls: ROUTES.iter().map(call).collect() }
 }
 
 /// State of the check of one route.
@@ -169,13 +230,16 @@ async fn authorize(
     let may = |operation, kind| broker.security.authorize(identity, operation, &Resource::new(kind, param(0)));
     let entry = |operation, key: &str| broker.authorize_entry(identity, operation, param(0), key.as_bytes());
     match needs {
-        Needs::Nothing | Needs::Login => Ok(()),
+        Needs::Nothing | Needs::List(_) | Needs::Subscribe | Needs::WebSocket => Ok(()),
         Needs::Cluster(operation) => broker.security.authorize(identity, operation, &Resource::CLUSTER),
         Needs::Topic(operation) => may(operation, ResourceKind::Topic),
         Needs::Publish => broker.authorize_publish(identity, param(0)),
         Needs::CreateTopic => broker.authorize_creation(identity, param(0)),
         Needs::Group(operation) => may(operation, ResourceKind::Group),
+        Needs::Reset => may(Operation::Read, ResourceKind::Group),
         Needs::Queue(operation) => broker.authorize_queue(identity, operation, param(0)).await,
+        Needs::CreateQueue => may(Operation::Create, ResourceKind::Queue),
+        Needs::AlterQueue | Needs::Redrive => may(Operation::Alter, ResourceKind::Queue),
         Needs::Cache(operation) => broker.authorize_entries(identity, operation, param(0), b""),
         Needs::Entry(operation) => entry(operation, param(1)),
         Needs::Count => {

@@ -31,7 +31,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use broker::metrics::{Collect, Exposition};
 use broker::{Acting, Answers, Broker, Doors, FREE_BYTES, Identity};
 use bytes::Bytes;
-use engine::security::Operation;
+use engine::security::{Operation, ResourceKind};
 use engine::{Error, ErrorKind};
 use futures_util::TryFutureExt;
 use hyper::body::Body as _;
@@ -46,6 +46,7 @@ use net::{Acceptor, Acceptors, Connections, Drain, UnixSocket};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
+pub(crate) use access::permissions;
 use access::{Gate, Needs};
 use codec::BodyLimits;
 use errors::{Failure, Result};
@@ -154,7 +155,7 @@ static ROUTES: [Route; 45] = [
     Route {
         method: Method::GET,
         path: "/v1/topics",
-        needs: Needs::Login,
+        needs: Needs::List(ResourceKind::Topic),
         serve: |method| on(method, map::list_topics),
     },
     Route {
@@ -202,20 +203,25 @@ static ROUTES: [Route; 45] = [
     Route {
         method: Method::GET,
         path: "/v1/topics/{topic}/events",
-        needs: Needs::Login,
+        needs: Needs::Subscribe,
         serve: |method| on(method, map::events),
     },
     Route {
         method: Method::GET,
         path: "/v1/topics/{topic}/ws",
-        needs: Needs::Login,
+        needs: Needs::WebSocket,
         serve: |method| on(method, map::web_socket),
     },
-    Route { method: Method::GET, path: "/v1/queues", needs: Needs::Login, serve: |method| on(method, queues::list) },
+    Route {
+        method: Method::GET,
+        path: "/v1/queues",
+        needs: Needs::List(ResourceKind::Queue),
+        serve: |method| on(method, queues::list),
+    },
     Route {
         method: Method::PUT,
         path: "/v1/queues/{queue}",
-        needs: Needs::Queue(Operation::Create),
+        needs: Needs::CreateQueue,
         serve: |method| on(method, queues::create),
     },
     Route {
@@ -227,7 +233,7 @@ static ROUTES: [Route; 45] = [
     Route {
         method: Method::PATCH,
         path: "/v1/queues/{queue}",
-        needs: Needs::Queue(Operation::Alter),
+        needs: Needs::AlterQueue,
         serve: |method| on(method, queues::alter),
     },
     Route {
@@ -287,7 +293,7 @@ static ROUTES: [Route; 45] = [
     Route {
         method: Method::POST,
         path: "/v1/queues/{queue}/redrives",
-        needs: Needs::Queue(Operation::Alter),
+        needs: Needs::Redrive,
         serve: |method| on(method, queues::start_redrive),
     },
     Route {
@@ -302,7 +308,12 @@ static ROUTES: [Route; 45] = [
         needs: Needs::Queue(Operation::Alter),
         serve: |method| on(method, queues::cancel_redrive),
     },
-    Route { method: Method::GET, path: "/v1/caches", needs: Needs::Login, serve: |method| on(method, caches::list) },
+    Route {
+        method: Method::GET,
+        path: "/v1/caches",
+        needs: Needs::List(ResourceKind::Cache),
+        serve: |method| on(method, caches::list),
+    },
     Route {
         method: Method::PUT,
         path: "/v1/caches/{cache}",
@@ -357,7 +368,12 @@ static ROUTES: [Route; 45] = [
         needs: Needs::Count,
         serve: |method| on(method, caches::add),
     },
-    Route { method: Method::GET, path: "/v1/groups", needs: Needs::Login, serve: |method| on(method, groups::list) },
+    Route {
+        method: Method::GET,
+        path: "/v1/groups",
+        needs: Needs::List(ResourceKind::Group),
+        serve: |method| on(method, groups::list),
+    },
     Route {
         method: Method::GET,
         path: "/v1/groups/{group}",
@@ -373,7 +389,7 @@ static ROUTES: [Route; 45] = [
     Route {
         method: Method::PUT,
         path: "/v1/groups/{group}/offsets",
-        needs: Needs::Group(Operation::Read),
+        needs: Needs::Reset,
         serve: |method| on(method, groups::reset),
     },
     Route {

@@ -3,94 +3,170 @@
 //! A request is answered as a whole or for each resource that it names. A denied resource is answered with the code for
 //! its kind, which does not reveal whether the resource exists.
 
-use broker::Broker;
+use broker::{Broker, Door};
+use engine::security::Operation::{
+    Alter, AlterConfigs, Create, Delete, Describe, DescribeConfigs, IdempotentWrite, Read, Write,
+};
 use engine::security::{Operation, Resource, ResourceKind};
 
 use super::caller::Caller;
 use super::errors::Code;
+use super::messages;
+use super::security::BEFORE_LOGIN;
+use crate::permissions::{Alternative, Call, Need, Table};
 
 /// Kafka's name of the cluster, the only resource of its kind.
 pub(super) const CLUSTER: &str = "kafka-cluster";
 /// Value for the permitted operations if the client did not request them.
 const NOT_ASKED: i32 = i32::MIN;
 
-/// Operation that a request requires on each resource of a kind.
-pub(super) struct Need {
+/// Row of an API: the permissions that a request requires. There is one for each operation on a kind of resource, and
+/// the first one for a kind holds for the resources that the request names.
+pub(super) struct Row {
     pub key: i16,
-    pub kind: ResourceKind,
-    pub operation: Operation,
+    pub needs: &'static [Need],
+    /// Fact that the permissions do not state.
+    note: &'static str,
 }
 
-macro_rules! needs {
-    ($($key:literal $name:ident: $($operation:ident $kind:ident),+;)*) => {
-        /// Requirements of every API that has any, in the order of their keys.
-        pub(super) const NEEDS: &[Need] = &[$($(
-            Need { key: $key, kind: ResourceKind::$kind, operation: Operation::$operation },
-        )+)*];
+macro_rules! rows {
+    ($($key:literal $name:ident: [$($need:expr),*] $($note:literal)?;)*) => {
+        /// Rows of all APIs, in the order of their keys.
+        pub(super) const ROWS: &[Row] = &[$(Row { key: $key, needs: &[$($need),*], note: concat!($($note)?) }),*];
     };
 }
 
-needs! {
-    0 Produce: Write Topic, Write Transaction;
-    1 Fetch: Read Topic;
-    2 ListOffsets: Describe Topic;
-    3 Metadata: Describe Topic;
-    8 OffsetCommit: Read Group, Read Topic;
-    9 OffsetFetch: Describe Group, Describe Topic;
-    10 FindCoordinator: Describe Group, Describe Transaction;
-    11 JoinGroup: Read Group;
-    12 Heartbeat: Read Group;
-    13 LeaveGroup: Read Group;
-    14 SyncGroup: Read Group;
-    15 DescribeGroups: Describe Group;
-    16 ListGroups: Describe Group, Describe Cluster;
-    19 CreateTopics: Create Topic;
-    20 DeleteTopics: Delete Topic;
-    21 DeleteRecords: Delete Topic;
-    22 InitProducerId: Write Transaction, IdempotentWrite Cluster;
-    23 OffsetForLeaderEpoch: Describe Topic;
-    24 AddPartitionsToTxn: Write Transaction, Write Topic;
-    25 AddOffsetsToTxn: Write Transaction, Read Group;
-    26 EndTxn: Write Transaction;
-    28 TxnOffsetCommit: Write Transaction, Read Group, Read Topic;
-    29 DescribeAcls: Describe Cluster;
-    30 CreateAcls: Alter Cluster;
-    31 DeleteAcls: Alter Cluster;
-    32 DescribeConfigs: DescribeConfigs Topic, DescribeConfigs Cluster, DescribeConfigs Group;
-    33 AlterConfigs: AlterConfigs Topic, AlterConfigs Cluster, AlterConfigs Group;
-    34 AlterReplicaLogDirs: Alter Cluster;
-    35 DescribeLogDirs: Describe Cluster;
-    37 CreatePartitions: Alter Topic;
-    42 DeleteGroups: Delete Group;
-    43 ElectLeaders: Alter Cluster;
-    44 IncrementalAlterConfigs: AlterConfigs Topic, AlterConfigs Cluster, AlterConfigs Group;
-    45 AlterPartitionReassignments: Alter Cluster;
-    46 ListPartitionReassignments: Describe Cluster;
-    47 OffsetDelete: Delete Group, Read Topic;
-    48 DescribeClientQuotas: DescribeConfigs Cluster;
-    49 AlterClientQuotas: AlterConfigs Cluster;
-    50 DescribeUserScramCredentials: Describe Cluster;
-    51 AlterUserScramCredentials: Alter Cluster;
-    55 DescribeQuorum: Describe Cluster;
-    61 DescribeProducers: Read Topic;
-    65 DescribeTransactions: Describe Transaction;
-    66 ListTransactions: Describe Transaction;
-    68 ConsumerGroupHeartbeat: Read Group, Describe Topic;
-    69 ConsumerGroupDescribe: Describe Group, Describe Topic;
-    74 ListConfigResources: DescribeConfigs Cluster;
-    75 DescribeTopicPartitions: Describe Topic;
-    76 ShareGroupHeartbeat: Read Group, Describe Topic;
-    77 ShareGroupDescribe: Describe Group, Describe Topic;
-    78 ShareFetch: Read Group, Read Topic;
-    79 ShareAcknowledge: Read Group, Read Topic;
-    90 DescribeShareGroupOffsets: Describe Group, Describe Topic;
-    91 AlterShareGroupOffsets: Read Group, Read Topic;
-    92 DeleteShareGroupOffsets: Delete Group, Read Topic;
+const fn topics(operation: Operation) -> Need {
+    Need::new(operation, ResourceKind::Topic, "each topic")
 }
 
-/// Returns the operation that the API with this key requires on resources of this kind; `None` if it requires none.
-pub(super) fn need(key: i16, kind: ResourceKind) -> Option<Operation> {
-    NEEDS.iter().find(|need| need.key == key && need.kind == kind).map(|need| need.operation)
+const fn group(operation: Operation) -> Need {
+    Need::new(operation, ResourceKind::Group, "the group")
+}
+
+const fn groups(operation: Operation) -> Need {
+    Need::new(operation, ResourceKind::Group, "each group")
+}
+
+const fn transaction(operation: Operation) -> Need {
+    Need::new(operation, ResourceKind::Transaction, "the transactional id")
+}
+
+const fn cluster(operation: Operation) -> Need {
+    Need::cluster(operation)
+}
+
+/// Topics of which a group or a transaction in the response consists.
+const fn topics_within(operation: Operation, of: &'static str) -> Need {
+    Need::new(operation, ResourceKind::Topic, of)
+}
+
+rows! {
+    0 Produce: [topics(Write), transaction(Write).when("if the batch belongs to a transaction")];
+    1 Fetch: [topics(Read)];
+    2 ListOffsets: [topics(Describe)];
+    3 Metadata: [
+        topics(Describe),
+        topics(Create).or_cluster(Create).when("if it does not exist and the client has it created")
+    ] "A request for all topics omits those that the user may not describe.";
+    8 OffsetCommit: [group(Read), topics(Read)];
+    9 OffsetFetch: [groups(Describe), topics(Describe)]
+        "A request for all topics omits those that the user may not describe.";
+    10 FindCoordinator: [
+        groups(Describe).when("for a group"),
+        transaction(Describe).when("for a transactional id")
+    ];
+    11 JoinGroup: [group(Read)];
+    12 Heartbeat: [group(Read)];
+    13 LeaveGroup: [group(Read)];
+    14 SyncGroup: [group(Read)];
+    15 DescribeGroups: [groups(Describe)];
+    16 ListGroups: [groups(Describe).or_cluster(Describe).filter()];
+    17 SaslHandshake: [];
+    18 ApiVersions: [];
+    19 CreateTopics: [topics(Create).or_cluster(Create)]
+        "The response has the settings of the topic if the user may `describe_configs`.";
+    20 DeleteTopics: [topics(Delete)];
+    21 DeleteRecords: [topics(Delete)];
+    22 InitProducerId: [
+        transaction(Write).when("for a transactional id"),
+        cluster(IdempotentWrite).or(Write, ResourceKind::Topic, "any topic").when("without a transactional id")
+    ];
+    23 OffsetForLeaderEpoch: [topics(Describe)];
+    24 AddPartitionsToTxn: [transaction(Write), topics(Write)];
+    25 AddOffsetsToTxn: [transaction(Write), group(Read)];
+    26 EndTxn: [transaction(Write)];
+    28 TxnOffsetCommit: [transaction(Write), group(Read), topics(Read)];
+    29 DescribeAcls: [cluster(Describe)];
+    30 CreateAcls: [cluster(Alter)];
+    31 DeleteAcls: [cluster(Alter)];
+    32 DescribeConfigs: [
+        topics(DescribeConfigs).when("for topics"),
+        groups(DescribeConfigs).when("for groups"),
+        cluster(DescribeConfigs).when("for the broker")
+    ];
+    33 AlterConfigs: [
+        topics(AlterConfigs).when("for topics"),
+        groups(AlterConfigs).when("for groups"),
+        cluster(AlterConfigs).when("for the broker")
+    ];
+    34 AlterReplicaLogDirs: [cluster(Alter)];
+    35 DescribeLogDirs: [cluster(Describe)];
+    36 SaslAuthenticate: [];
+    37 CreatePartitions: [topics(Alter)];
+    42 DeleteGroups: [groups(Delete)];
+    43 ElectLeaders: [cluster(Alter)];
+    44 IncrementalAlterConfigs: [
+        topics(AlterConfigs).when("for topics"),
+        groups(AlterConfigs).when("for groups"),
+        cluster(AlterConfigs).when("for the broker")
+    ];
+    45 AlterPartitionReassignments: [cluster(Alter)];
+    46 ListPartitionReassignments: [cluster(Describe)];
+    47 OffsetDelete: [group(Delete), topics(Read)];
+    48 DescribeClientQuotas: [cluster(DescribeConfigs)];
+    49 AlterClientQuotas: [cluster(AlterConfigs)];
+    50 DescribeUserScramCredentials: [cluster(Describe)];
+    51 AlterUserScramCredentials: [cluster(Alter)];
+    55 DescribeQuorum: [cluster(Describe)];
+    60 DescribeCluster: [];
+    61 DescribeProducers: [topics(Read)];
+    65 DescribeTransactions: [
+        transaction(Describe),
+        topics_within(Describe, "each topic of the transaction").filter()
+    ];
+    66 ListTransactions: [transaction(Describe).filter()];
+    68 ConsumerGroupHeartbeat: [group(Read), topics(Describe)]
+        "A regular expression selects only topics that the user may describe.";
+    69 ConsumerGroupDescribe: [groups(Describe), topics_within(Describe, "each topic of its members")];
+    74 ListConfigResources: [cluster(DescribeConfigs)];
+    75 DescribeTopicPartitions: [topics(Describe)]
+        "A request for all topics omits those that the user may not describe.";
+    76 ShareGroupHeartbeat: [group(Read), topics(Describe)];
+    77 ShareGroupDescribe: [groups(Describe), topics_within(Describe, "each topic of its members")];
+    78 ShareFetch: [group(Read), topics(Read)];
+    79 ShareAcknowledge: [group(Read), topics(Read)];
+    90 DescribeShareGroupOffsets: [groups(Describe), topics(Describe)]
+        "A request for all topics omits those that the user may not describe.";
+    91 AlterShareGroupOffsets: [group(Read), topics(Read)];
+    92 DeleteShareGroupOffsets: [group(Delete), topics(Read)];
+}
+
+/// Returns the permission that the API with this key requires on the resources of this kind that it names; `None` if it
+/// requires none.
+fn need(key: i16, kind: ResourceKind) -> Option<&'static Need> {
+    ROWS.iter().find(|row| row.key == key)?.needs.iter().find(|need| need.kind == kind)
+}
+
+/// Returns the permissions that each API requires.
+pub(crate) fn permissions() -> Table {
+    let call = |row: &Row| {
+        let name = messages::api(row.key).map_or("", |api| api.name);
+        Call::new(name, row.needs).open(BEFORE_LOGIN.contains(&row.key)).note(row.note)
+    };
+    let about = "A refused resource has the error code of its kind, such as `TOPIC_AUTHORIZATION_FAILED`, which does \
+                 not reveal whether the resource exists; a request about the cluster is refused as a whole.";
+    Table { door: Door::Kafka, about, calls: ROWS.iter().map(call).collect() }
 }
 
 impl Caller {
@@ -104,7 +180,29 @@ impl Caller {
 
     /// Checks that the caller may use the API with this key on a resource.
     pub(super) fn may_use(&self, broker: &Broker, key: i16, resource: &Resource<'_>) -> Result<(), Code> {
-        need(key, resource.kind).map_or(Ok(()), |operation| self.may(broker, operation, resource))
+        need(key, resource.kind).map_or(Ok(()), |need| self.has(broker, need, resource))
+    }
+
+    /// Checks that the caller may create a topic by the API with this key.
+    pub(super) fn may_create(&self, broker: &Broker, key: i16, topic: &str) -> Result<(), Code> {
+        let needs = ROWS.iter().find(|row| row.key == key).map_or(&[][..], |row| row.needs);
+        let creates = |need: &&Need| need.operation == Create && need.kind == ResourceKind::Topic;
+        match needs.iter().find(creates) {
+            Some(need) => self.has(broker, need, &Resource::topic(topic)),
+            None => Err(Code::TOPIC_AUTHORIZATION_FAILED),
+        }
+    }
+
+    /// Checks that the caller has a permission on a resource, or the one for the cluster that suffices as well.
+    fn has(&self, broker: &Broker, need: &Need, resource: &Resource<'_>) -> Result<(), Code> {
+        match need.or {
+            Some(Alternative { operation, kind: ResourceKind::Cluster, .. })
+                if broker.security.allows(&self.identity, operation, &Resource::CLUSTER) =>
+            {
+                Ok(())
+            }
+            _ => self.may(broker, need.operation, resource),
+        }
     }
 
     /// Checks that the caller may obtain a producer id without a transaction: any client that may write to some topic
@@ -130,9 +228,7 @@ impl Caller {
 
 /// Returns the operations that apply to a kind of resource of Kafka.
 fn operations_of(kind: ResourceKind) -> &'static [Operation] {
-    use Operation::{
-        Alter, AlterConfigs, ClusterAction, Create, Delete, Describe, DescribeConfigs, IdempotentWrite, Read, Write,
-    };
+    use Operation::ClusterAction;
     match kind {
         ResourceKind::Topic => &[Read, Write, Create, Describe, Delete, Alter, DescribeConfigs, AlterConfigs],
         ResourceKind::Group => &[Read, Describe, Delete, DescribeConfigs, AlterConfigs],
@@ -186,11 +282,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn needs_are_those_of_operations_that_their_resources_have() {
-        for (i, Need { key, kind, operation }) in NEEDS.iter().enumerate() {
-            assert!(operations_of(*kind).contains(operation), "{key}: {operation:?} {kind:?}");
-            assert!(super::super::messages::api(*key).is_some(), "{key}");
-            assert!(!NEEDS[..i].iter().any(|other| other.key == *key && other.kind == *kind), "{key} {kind:?} twice");
+    fn every_api_has_a_row_with_operations_that_its_resources_have() {
+        assert!(ROWS.iter().map(|row| row.key).eq(messages::APIS.iter().map(|api| api.key)));
+        for Row { key, needs, .. } in ROWS {
+            for (i, Need { kind, operation, .. }) in needs.iter().enumerate() {
+                assert!(operations_of(*kind).contains(operation), "{key}: {operation:?} {kind:?}");
+                let is_same = |other: &Need| other.operation == *operation && other.kind == *kind;
+                assert!(!needs[..i].iter().any(is_same), "{key} {operation:?} {kind:?} twice");
+            }
         }
     }
 

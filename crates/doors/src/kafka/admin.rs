@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use broker::{Broker, TopicOutline};
-use engine::security::{Operation, Resource};
+use engine::security::Resource;
 use engine::{Error, ErrorKind, Offset, TopicId, TopicName, TopicSettings};
 
 use super::caller::{Caller, LEADER_EPOCH, NODE_ID};
@@ -89,10 +89,7 @@ async fn create(
     wanted: &CreatableTopic,
     is_dry_run: bool,
 ) -> Result<(Uuid, TopicSettings), Failure> {
-    let resource = Resource::topic(&wanted.name);
-    if broker.security.authorize(&caller.identity, Operation::Create, &Resource::CLUSTER).is_err() {
-        caller.may_use(broker, 19, &resource).map_err(denied)?;
-    }
+    caller.may_create(broker, 19, &wanted.name).map_err(denied)?;
     let name = TopicName::parse(&wanted.name).map_err(of_name)?;
     let mut draft = Draft::new(broker, partitions_of(wanted)?);
     wanted.configs.iter().try_for_each(|config| draft.set(&config.name, config.value.as_deref()))?;

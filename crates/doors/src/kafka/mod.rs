@@ -35,6 +35,7 @@ use broker::metrics::{Collect, Exposition};
 use net::service::Timeouts;
 use net::{Address, Listener, Plaintext, Server, Service, ServiceSettings};
 
+pub(crate) use access::permissions;
 pub use codec::check_request;
 use codec::{FRAME_BYTES_MAX, KafkaProtocol, LENGTH_BYTES};
 pub use configs::restore_settings;

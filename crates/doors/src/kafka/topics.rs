@@ -140,8 +140,7 @@ fn find(
     may_describe(broker, caller, name)?;
     match broker.outline_topic(name) {
         Err(Error { kind: ErrorKind::NotFound, .. }) if may_create => {
-            let may = caller.may(broker, Operation::Create, &Resource::CLUSTER);
-            may.or_else(|_| caller.may(broker, Operation::Create, &Resource::topic(name)))?;
+            caller.may_create(broker, METADATA, name)?;
             broker.partitions_of(name).and_then(|_| broker.outline_topic(name))
         }
         // An invalid name is reported as such.

@@ -28,6 +28,7 @@ use net::tls::Tls;
 use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSettings, Shutdown, UnixSocket, Workers};
 use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES};
 
+pub(crate) use access::permissions;
 use codec::NativeProtocol;
 use connection::NativeHandler;
 

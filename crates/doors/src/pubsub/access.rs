@@ -1,13 +1,17 @@
 //! Permissions that each call requires. A subscription is a queue, and so is a snapshot.
 
+use std::borrow::Cow;
+
 use engine::ErrorKind;
 use engine::security::{Operation, Pattern, PatternKind, Resource, ResourceKind, TenantName};
 
 use super::errors::{Failure, Result};
-use super::map::{Ask, Door};
+use super::map::{Ask, Door, RPCS, Rpc};
 use super::names::{Kind, Name, parse_project};
 use super::proto::validate_message_request::SchemaSpec;
-use super::proto::{Subscription, ValidateMessageRequest};
+use super::proto::{Subscription, UpdateSubscriptionRequest, ValidateMessageRequest};
+use super::{OPEN, stream};
+use crate::permissions::{self, Call, Table};
 
 /// Requirement of a call; a call may have several.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,34 +31,99 @@ impl Need {
     }
 }
 
-/// Returns what a new subscription requires: it reads a topic, and publishes what fails to another.
-pub(super) fn of_new_subscription(new: &Subscription) -> Vec<Need> {
-    let mut needs = vec![Need::on(Operation::Create, &new.name), Need::on(Operation::Read, &new.topic)];
-    needs.extend(dead_letters(new));
-    needs
+/// Permission that a call requires, and the resource of a request of it.
+pub(super) struct Rule<Q> {
+    pub need: permissions::Need,
+    /// Returns the name of the resource, or of the project that a list is about; empty if the request names none.
+    pub name: fn(&Q) -> Cow<'_, str>,
 }
 
-/// Returns what a change of a subscription requires. A client that sets its endpoint chooses who receives the messages.
-pub(super) fn of_altered_subscription(to: &Subscription) -> Vec<Need> {
-    let mut needs = vec![Need::on(Operation::Alter, &to.name)];
-    if to.push_config.as_ref().is_some_and(|push| !push.push_endpoint.is_empty()) {
-        needs.push(Need::on(Operation::Read, &to.name));
+impl<Q> Rule<Q> {
+    /// Returns what a request requires; `None` if the condition of the rule does not hold. What a list shows is checked
+    /// when it is made, and the topic of a subscription with the subscription.
+    pub fn of(&self, request: &Q) -> Option<Need> {
+        let permissions::Need { operation, kind, when, is_filter, .. } = self.need;
+        let name = (self.name)(request);
+        if is_filter {
+            return (!name.is_empty()).then(|| Need::List(None, name.into_owned()));
+        }
+        if kind == ResourceKind::Cluster {
+            let of_project = |name: Cow<'_, str>| Need::List(Some(operation), name.into_owned());
+            return Some(if name.is_empty() { Need::Cluster(operation) } else { of_project(name) });
+        }
+        (when.is_empty() || !name.is_empty()).then(|| Need::On(operation, name.into_owned()))
     }
-    needs.extend(dead_letters(to));
-    needs
 }
 
-fn dead_letters(subscription: &Subscription) -> Option<Need> {
-    let topic = &subscription.dead_letter_policy.as_ref()?.dead_letter_topic;
-    Some(Need::on(Operation::Write, topic)).filter(|_| !topic.is_empty())
+pub(super) const fn topic(operation: Operation) -> permissions::Need {
+    permissions::Need::new(operation, ResourceKind::Topic, "the topic")
 }
 
-/// Returns what checking a message requires if it names a stored schema: the answer says something about that.
-pub(super) fn of_validated_message(request: &ValidateMessageRequest) -> Vec<Need> {
+pub(super) const fn subscription(operation: Operation) -> permissions::Need {
+    permissions::Need::new(operation, ResourceKind::Queue, "the subscription")
+}
+
+/// The topic of a subscription, whose messages a client receives.
+pub(super) const fn its_topic(operation: Operation) -> permissions::Need {
+    permissions::Need::new(operation, ResourceKind::Topic, "its topic").when("if the subscription does not own it")
+}
+
+pub(super) const fn snapshot(operation: Operation) -> permissions::Need {
+    permissions::Need::new(operation, ResourceKind::Queue, "the snapshot")
+}
+
+pub(super) const fn schema(operation: Operation) -> permissions::Need {
+    permissions::Need::new(operation, ResourceKind::Schema, "the schema")
+}
+
+pub(super) const fn cluster(operation: Operation) -> permissions::Need {
+    permissions::Need::cluster(operation)
+}
+
+pub(super) const fn dead_letters() -> permissions::Need {
+    permissions::Need::new(Operation::Write, ResourceKind::Topic, "the dead-letter topic").when("if it names one")
+}
+
+pub(super) const fn listed(kind: ResourceKind, of: &'static str) -> permissions::Need {
+    permissions::Need::new(Operation::Describe, kind, of).filter()
+}
+
+/// Returns the topic to which a subscription publishes the messages that fail.
+pub(super) fn dead_letters_of(subscription: &Subscription) -> Cow<'_, str> {
+    let policy = subscription.dead_letter_policy.as_ref();
+    policy.map_or("", |policy| &policy.dead_letter_topic).into()
+}
+
+/// Returns the name of a subscription whose change sets an endpoint: a client that sets it chooses who receives the
+/// messages.
+pub(super) fn pushed(request: &UpdateSubscriptionRequest) -> Cow<'_, str> {
+    let has_endpoint = |to: &&Subscription| to.push_config.as_ref().is_some_and(|push| !push.push_endpoint.is_empty());
+    request.subscription.as_ref().filter(has_endpoint).map_or("", |to| &to.name).into()
+}
+
+/// Returns the stored schema that a message is checked with: the answer says something about it.
+pub(super) fn schema_of_message(request: &ValidateMessageRequest) -> Cow<'_, str> {
     match &request.schema_spec {
-        Some(SchemaSpec::Name(name)) => vec![Need::on(Operation::Describe, without_revision(name))],
-        _ => Vec::new(),
+        Some(SchemaSpec::Name(name)) => without_revision(name).into(),
+        _ => "".into(),
     }
+}
+
+/// Returns the permissions that each call requires.
+pub(crate) fn permissions() -> Table {
+    let call = |rpc: &Rpc| {
+        let name = rpc.path.rsplit('/').next().unwrap_or_default();
+        Call::new(name, rpc.needs)
+    };
+    let mut calls: Vec<Call> = RPCS.iter().map(call).collect();
+    calls.push(Call::new("StreamingPull", stream::NEEDS));
+    for path in OPEN {
+        calls.push(Call::new(format!("GET {path}"), []).open(true));
+    }
+    let about = "A refused call has the code `PERMISSION_DENIED`, over gRPC and REST alike. Subscriptions and \
+                 snapshots are queues. In entries, a resource of the default project has the last part of its name, \
+                 such as `orders`.";
+    Table { door: broker::Door::Pubsub, about, calls }
 }
 
 /// Returns the name of a schema without the revision that may follow it.

@@ -1,5 +1,6 @@
 //! Calls of Google's API with the functions that answer them, for both gRPC and REST.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -8,14 +9,17 @@ use std::sync::{Arc, LazyLock};
 use broker::{Broker, Held, Identity};
 use bytes::Bytes;
 use engine::queue::{QueueDefinition, QueueId};
-use engine::security::Operation;
+use engine::security::Operation::{Alter, AlterConfigs, Create, Delete, Describe, Read, Write};
+use engine::security::ResourceKind;
 use net::Drain;
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
-use super::access::Need;
+use super::access::{
+    Rule, cluster, dead_letters, its_topic, listed, schema, snapshot, subscription, topic, without_revision,
+};
 use super::codec::{self, Encoded, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::errors::Result;
 use super::names::Names;
@@ -25,6 +29,7 @@ use super::schemas::Kept;
 use super::stream::Streams;
 use super::transform::Transforms;
 use super::{access, policies, pull, schemas, snapshots, subscriptions, topics};
+use crate::permissions::Need;
 
 /// State that all calls share.
 pub(super) struct Door {
@@ -107,6 +112,8 @@ type Answered = Pin<Box<dyn Future<Output = Result<Encoded>> + Send>>;
 pub(super) struct Rpc {
     /// Path in gRPC.
     pub path: &'static str,
+    /// Permissions that it requires.
+    pub needs: &'static [Need],
     /// Checks the permissions of the client, and makes the call.
     pub call: fn(Ask, Bytes) -> Answered,
     /// Returns `true` if a message can be decoded as its request.
@@ -114,61 +121,116 @@ pub(super) struct Rpc {
 }
 
 macro_rules! rpcs {
-    ($($service:literal { $($name:literal => $function:path, $needs:expr;)* })*) => {
+    ($($service:literal { $($name:literal => $function:path, [$($need:expr => $of:expr),*];)* })*) => {
         &[$($(Rpc {
             path: concat!("/", $service, "/", $name),
-            call: |ask, message| Box::pin(answer(ask, message, $function, $needs)),
+            needs: &[$($need),*],
+            call: |ask, message| {
+                Box::pin(answer(ask, message, $function, || vec![$(Rule { need: $need, name: $of }),*]))
+            },
             reads: |message| decode(message, $function).is_ok(),
         }),*),*]
     };
 }
 
-#[rustfmt::skip]
+/// Condition of the topic of a subscription whose messages are pushed elsewhere.
+const PUSHED_TOPIC: &str = "if the request sets a push endpoint and the subscription does not own it";
+
+/// Name for the rules that have none.
+const NOTHING: Cow<'_, str> = Cow::Borrowed("");
+
 pub(super) static RPCS: &[Rpc] = rpcs! {
     "google.pubsub.v1.Publisher" {
-        "CreateTopic" => topics::create, |r| vec![Need::on(Operation::Create, &r.name)];
-        "UpdateTopic" => topics::update, |r| vec![Need::on(Operation::AlterConfigs, r.topic.as_ref().map_or("", |it| &it.name))];
-        "Publish" => topics::publish, |r| vec![Need::on(Operation::Write, &r.topic)];
-        "GetTopic" => topics::get, |r| vec![Need::on(Operation::Describe, &r.topic)];
-        "ListTopics" => topics::list, |r| vec![Need::List(None, r.project.clone())];
-        "ListTopicSubscriptions" => topics::list_subscriptions, |r| vec![Need::on(Operation::Describe, &r.topic)];
-        "ListTopicSnapshots" => topics::list_snapshots, |r| vec![Need::on(Operation::Describe, &r.topic)];
-        "DeleteTopic" => topics::delete, |r| vec![Need::on(Operation::Delete, &r.topic)];
-        "DetachSubscription" => subscriptions::detach, |r| vec![Need::on(Operation::Alter, &r.subscription)];
+        "CreateTopic" => topics::create, [
+            topic(Create).or_cluster(Create) => |r| r.name.as_str().into()
+        ];
+        "UpdateTopic" => topics::update, [
+            topic(AlterConfigs) => |r| r.topic.as_ref().map_or("", |it| &it.name).into()
+        ];
+        "Publish" => topics::publish, [topic(Write) => |r| r.topic.as_str().into()];
+        "GetTopic" => topics::get, [topic(Describe) => |r| r.topic.as_str().into()];
+        "ListTopics" => topics::list, [listed(ResourceKind::Topic, "each topic") => |r| r.project.as_str().into()];
+        "ListTopicSubscriptions" => topics::list_subscriptions, [
+            topic(Describe) => |r| r.topic.as_str().into(),
+            listed(ResourceKind::Queue, "each subscription") => |_| NOTHING
+        ];
+        "ListTopicSnapshots" => topics::list_snapshots, [
+            topic(Describe) => |r| r.topic.as_str().into()
+        ];
+        "DeleteTopic" => topics::delete, [topic(Delete) => |r| r.topic.as_str().into()];
+        "DetachSubscription" => subscriptions::detach, [subscription(Alter) => |r| r.subscription.as_str().into()];
     }
     "google.pubsub.v1.Subscriber" {
-        "CreateSubscription" => subscriptions::create, access::of_new_subscription;
-        "GetSubscription" => subscriptions::get, |r| vec![Need::on(Operation::Describe, &r.subscription)];
-        "UpdateSubscription" => subscriptions::update, |r| r.subscription.as_ref().map(access::of_altered_subscription).unwrap_or_default();
-        "ListSubscriptions" => subscriptions::list, |r| vec![Need::List(None, r.project.clone())];
-        "DeleteSubscription" => subscriptions::delete, |r| vec![Need::on(Operation::Delete, &r.subscription)];
-        "ModifyAckDeadline" => pull::modify_deadline, |r| vec![Need::on(Operation::Read, &r.subscription)];
-        "Acknowledge" => pull::acknowledge, |r| vec![Need::on(Operation::Read, &r.subscription)];
-        "Pull" => pull::pull, |r| vec![Need::on(Operation::Read, &r.subscription)];
-        "ModifyPushConfig" => subscriptions::modify_push, |r| vec![Need::on(Operation::Alter, &r.subscription), Need::on(Operation::Read, &r.subscription)];
-        "GetSnapshot" => snapshots::get, |r| vec![Need::on(Operation::Describe, &r.snapshot)];
-        "ListSnapshots" => snapshots::list, |r| vec![Need::List(Some(Operation::Describe), r.project.clone())];
-        "CreateSnapshot" => snapshots::create, |r| vec![Need::on(Operation::Create, &r.name), Need::on(Operation::Read, &r.subscription)];
-        "UpdateSnapshot" => snapshots::update, |r| vec![Need::on(Operation::Alter, r.snapshot.as_ref().map_or("", |it| &it.name))];
-        "DeleteSnapshot" => snapshots::delete, |r| vec![Need::on(Operation::Delete, &r.snapshot)];
-        "Seek" => snapshots::seek, |r| vec![Need::on(Operation::Alter, &r.subscription)];
+        "CreateSubscription" => subscriptions::create, [
+            subscription(Create) => |r| r.name.as_str().into(),
+            topic(Read) => |r| r.topic.as_str().into(),
+            dead_letters() => access::dead_letters_of
+        ];
+        "GetSubscription" => subscriptions::get, [subscription(Describe) => |r| r.subscription.as_str().into()];
+        "UpdateSubscription" => subscriptions::update, [
+            subscription(Alter) => |r| r.subscription.as_ref().map_or("", |it| &it.name).into(),
+            subscription(Read).when("if the request sets a push endpoint") => access::pushed,
+            its_topic(Read).when(PUSHED_TOPIC) => |_| NOTHING,
+            dead_letters() => |r| r.subscription.as_ref().map_or(NOTHING, access::dead_letters_of)
+        ];
+        "ListSubscriptions" => subscriptions::list, [
+            listed(ResourceKind::Queue, "each subscription") => |r| r.project.as_str().into()
+        ];
+        "DeleteSubscription" => subscriptions::delete, [subscription(Delete) => |r| r.subscription.as_str().into()];
+        "ModifyAckDeadline" => pull::modify_deadline, [
+            subscription(Read) => |r| r.subscription.as_str().into(),
+            its_topic(Read) => |_| NOTHING
+        ];
+        "Acknowledge" => pull::acknowledge, [
+            subscription(Read) => |r| r.subscription.as_str().into(),
+            its_topic(Read) => |_| NOTHING
+        ];
+        "Pull" => pull::pull, [
+            subscription(Read) => |r| r.subscription.as_str().into(),
+            its_topic(Read) => |_| NOTHING
+        ];
+        "ModifyPushConfig" => subscriptions::modify_push, [
+            subscription(Alter) => |r| r.subscription.as_str().into(),
+            subscription(Read) => |r| r.subscription.as_str().into(),
+            its_topic(Read) => |_| NOTHING
+        ];
+        "GetSnapshot" => snapshots::get, [snapshot(Describe) => |r| r.snapshot.as_str().into()];
+        "ListSnapshots" => snapshots::list, [cluster(Describe) => |r| r.project.as_str().into()];
+        "CreateSnapshot" => snapshots::create, [
+            snapshot(Create) => |r| r.name.as_str().into(),
+            subscription(Read) => |r| r.subscription.as_str().into(),
+            its_topic(Read) => |_| NOTHING
+        ];
+        "UpdateSnapshot" => snapshots::update, [
+            snapshot(Alter) => |r| r.snapshot.as_ref().map_or("", |it| &it.name).into()
+        ];
+        "DeleteSnapshot" => snapshots::delete, [snapshot(Delete) => |r| r.snapshot.as_str().into()];
+        "Seek" => snapshots::seek, [
+            subscription(Alter) => |r| r.subscription.as_str().into()
+        ];
     }
     "google.pubsub.v1.SchemaService" {
-        "CreateSchema" => schemas::create, |r| vec![Need::On(Operation::Create, format!("{}/schemas/{}", r.parent, r.schema_id))];
-        "GetSchema" => schemas::get, |r| vec![Need::on(Operation::Describe, access::without_revision(&r.name))];
-        "ListSchemas" => schemas::list, |r| vec![Need::List(Some(Operation::Describe), r.parent.clone())];
-        "ListSchemaRevisions" => schemas::list_revisions, |r| vec![Need::on(Operation::Describe, access::without_revision(&r.name))];
-        "CommitSchema" => schemas::commit, |r| vec![Need::on(Operation::Alter, access::without_revision(&r.name))];
-        "RollbackSchema" => schemas::roll_back, |r| vec![Need::on(Operation::Alter, access::without_revision(&r.name))];
-        "DeleteSchemaRevision" => schemas::delete_revision, |r| vec![Need::on(Operation::Delete, access::without_revision(&r.name))];
-        "DeleteSchema" => schemas::delete, |r| vec![Need::on(Operation::Delete, access::without_revision(&r.name))];
-        "ValidateSchema" => schemas::validate, |_| Vec::new();
-        "ValidateMessage" => schemas::validate_message, access::of_validated_message;
+        "CreateSchema" => schemas::create, [
+            schema(Create) => |r| format!("{}/schemas/{}", r.parent, r.schema_id).into()
+        ];
+        "GetSchema" => schemas::get, [schema(Describe) => |r| without_revision(&r.name).into()];
+        "ListSchemas" => schemas::list, [cluster(Describe) => |r| r.parent.as_str().into()];
+        "ListSchemaRevisions" => schemas::list_revisions, [schema(Describe) => |r| without_revision(&r.name).into()];
+        "CommitSchema" => schemas::commit, [schema(Alter) => |r| without_revision(&r.name).into()];
+        "RollbackSchema" => schemas::roll_back, [schema(Alter) => |r| without_revision(&r.name).into()];
+        "DeleteSchemaRevision" => schemas::delete_revision, [
+            schema(Delete) => |r| without_revision(&r.name).into()
+        ];
+        "DeleteSchema" => schemas::delete, [schema(Delete) => |r| without_revision(&r.name).into()];
+        "ValidateSchema" => schemas::validate, [];
+        "ValidateMessage" => schemas::validate_message, [
+            schema(Describe).when("if the request names a stored one") => access::schema_of_message
+        ];
     }
     "google.iam.v1.IAMPolicy" {
-        "SetIamPolicy" => policies::set, |_| vec![Need::Cluster(Operation::Alter)];
-        "GetIamPolicy" => policies::get, |_| vec![Need::Cluster(Operation::Describe)];
-        "TestIamPermissions" => policies::test, |_| Vec::new();
+        "SetIamPolicy" => policies::set, [cluster(Alter) => |_| NOTHING];
+        "GetIamPolicy" => policies::get, [cluster(Describe) => |_| NOTHING];
+        "TestIamPermissions" => policies::test, [];
     }
 };
 
@@ -193,7 +255,7 @@ async fn answer<Q, A, F>(
     ask: Ask,
     message: Bytes,
     function: fn(Ask, Q) -> F,
-    needs: fn(&Q) -> Vec<Need>,
+    rules: fn() -> Vec<Rule<Q>>,
 ) -> Result<Encoded>
 where
     Q: Message + Default,
@@ -204,7 +266,8 @@ where
     let memory = door.broker.answers();
     let request = memory.work(message.len(), || decode(message, function)).await?;
     if !door.broker.security.is_unlimited(&ask.identity) {
-        access::authorize(&ask, &needs(&request)).await?;
+        let needs: Vec<_> = rules().iter().filter_map(|rule| rule.of(&request)).collect();
+        access::authorize(&ask, &needs).await?;
     }
     let answer = function(ask, request).await?;
     Ok(memory.work(answer.encoded_len(), || Encoded::new(&answer)).await)

@@ -47,6 +47,7 @@ use net::tls::Tls;
 use net::{Acceptor, Connections, Drain};
 use tokio::time::Instant;
 
+pub(crate) use access::permissions;
 use codec::{Answer, Messages, REQUEST_BYTES_MAX};
 use errors::{Code, Failure, Result};
 pub use names::is_project;
@@ -74,6 +75,8 @@ const STREAMS_MAX: u32 = 256;
 const PULL: &str = "/Pull";
 /// Path of the public key for the tokens in pushes.
 const CERTS: &str = "/oauth2/v3/certs";
+/// Paths of the requests over HTTP that need no login.
+const OPEN: [&str; 2] = ["/", CERTS];
 
 /// Settings of the door.
 pub struct Settings {
@@ -293,7 +296,7 @@ async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answe
 
 /// Returns `true` for the requests over HTTP that need no login.
 fn is_open(head: &Parts) -> bool {
-    head.method == Method::GET && matches!(head.uri.path(), "/" | CERTS)
+    head.method == Method::GET && OPEN.contains(&head.uri.path())
 }
 
 fn unauthenticated(error: engine::Error) -> Failure {

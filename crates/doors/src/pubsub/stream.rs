@@ -30,8 +30,13 @@ use super::pull::{Outcome, ROOM_WAIT, Settlement, answer_bytes_max, given, holds
 use super::subscriptions::{ACK_DEADLINE_S_MAX, ACK_DEADLINE_S_MIN, missing};
 use super::times::SECOND_MS;
 use super::transforms::Delivery;
+use crate::permissions;
 
 pub(super) const PATH: &str = "/google.pubsub.v1.Subscriber/StreamingPull";
+/// Operation on the subscription that a stream requires.
+const OPERATION: Operation = Operation::Read;
+/// Permissions that a stream requires.
+pub(super) const NEEDS: [permissions::Need; 2] = [access::subscription(OPERATION), access::its_topic(OPERATION)];
 /// Maximum number and bytes of messages in one response.
 const TOGETHER_MAX: usize = 1000;
 const TOGETHER_BYTES_MAX: usize = 1 << 20;
@@ -221,7 +226,7 @@ pub(super) async fn open(ask: Ask, mut messages: Messages) -> Result<mpsc::Recei
     }
     let stream = Stream::open(&first)?;
     let name = Name::parse(Kind::Subscription, &first.subscription)?;
-    access::authorize(&ask, &[Need::on(Operation::Read, &first.subscription)]).await?;
+    access::authorize(&ask, &[Need::on(OPERATION, &first.subscription)]).await?;
     let (answers, receiver) = mpsc::channel(STREAM_MESSAGES_MAX);
     let Some(queue) = ask.door.queue_to_pull(&name).await? else {
         // No message will ever arrive; the stream stays open, as with Google's service.
@@ -323,7 +328,7 @@ impl Dialogue {
     /// Checks that the client may still read the subscription.
     async fn authorize(&self) -> Result<()> {
         let queue = self.queue.name.as_str();
-        Ok(self.door.broker.authorize_queue(&self.identity, Operation::Read, queue).await?)
+        Ok(self.door.broker.authorize_queue(&self.identity, OPERATION, queue).await?)
     }
 
     async fn hear(&self, request: &StreamingPullRequest) -> Result<()> {

@@ -19,26 +19,11 @@ use super::commands::{self, keys, sort};
 use super::connection::{DATABASES, Door, Session};
 use super::errors::{Done, Fail, LOGGED_OUT};
 use super::names::{self, stream_topic, stream_topic_text, topic_of};
+use super::permissions::Shows;
 use super::refusals::{Reason, Refusal};
 
 const NO_KEY: &str = "NOPERM this user has no permissions to access one of the keys used as arguments";
 const NO_CHANNEL: &str = "NOPERM this user has no permissions to access one of the channels used as arguments";
-/// Commands that read all their keys and write only the one that has this number among them.
-const READING_OTHERS: [(&str, usize); 8] = [
-    ("BITOP", 0),
-    ("SDIFFSTORE", 0),
-    ("SINTERSTORE", 0),
-    ("SUNIONSTORE", 0),
-    ("ZDIFFSTORE", 0),
-    ("ZINTERSTORE", 0),
-    ("ZRANGESTORE", 0),
-    ("ZUNIONSTORE", 0),
-];
-
-/// Commands that return a part of what they change, besides those that return what they remove.
-const SHOWING: [&str; 10] =
-    ["INCR", "DECR", "INCRBY", "DECRBY", "INCRBYFLOAT", "HINCRBY", "HINCRBYFLOAT", "ZINCRBY", "BITFIELD", "SETBIT"];
-
 /// Requirement of a command.
 #[derive(Clone, Copy)]
 pub(super) enum Needs {
@@ -106,11 +91,6 @@ impl Command {
             Needs::OfPart(of) => of(&args.get(1).map(|part| part.to_ascii_uppercase()).unwrap_or_default()),
             needs => needs,
         }
-    }
-
-    /// Returns `true` if the command gives a key another name or database, or copies it.
-    fn is_transfer(&self) -> bool {
-        matches!(self.name, "COPY" | "RENAME" | "RENAMENX" | "MOVE")
     }
 }
 
@@ -404,15 +384,16 @@ impl Asked<'_> {
         if self.command.is_transfer() {
             return self.transfer(&keys);
         }
-        let written = READING_OTHERS.iter().find(|(name, _)| *name == self.command.name).map(|(_, written)| *written);
-        let shows = match self.command.name {
-            "ZADD" => self.args.iter().skip(2).any(|arg| arg.eq_ignore_ascii_case(b"INCR")),
-            name => SHOWING.contains(&name) || self.command.returns_changed_data(self.args),
-        };
+        let shows = self.command.shows();
         for (at, key) in keys.iter().enumerate() {
-            let is_written = written.is_none_or(|written| written == at);
-            // Moving a member tells whether the first set has it.
-            if !is_written || shows || self.command.name == "SMOVE" && at == 0 {
+            let is_written = at == 0 || !self.command.reads_others();
+            let is_shown = match shows {
+                Shows::Nothing => false,
+                Shows::Always => true,
+                Shows::With(word, from) => self.has_word(word, from),
+                Shows::First => at == 0,
+            };
+            if !is_written || is_shown {
                 self.key(database, key, Operation::Read)?;
             }
             if is_written {
@@ -420,6 +401,11 @@ impl Asked<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns `true` if an argument from this position on is this word.
+    fn has_word(&self, word: &str, from: usize) -> bool {
+        self.args.iter().skip(from).any(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
     }
 
     /// Checks a command that gives a key another name or database, or copies it. A stream takes its entries along.
@@ -499,10 +485,9 @@ impl Asked<'_> {
     fn streams(&self, operation: Operation) -> Decided {
         let Named::These(keys) = self.command.keys(self.args) else { return Ok(()) };
         let added = (self.command.name == "XADD").then(|| AddOptions::of(self.args));
-        let is_creating = match self.command.name {
-            "XADD" => added.as_ref().is_some_and(|options| !options.is_existing),
-            "XGROUP" => self.args.iter().any(|arg| arg.eq_ignore_ascii_case(b"MKSTREAM")),
-            _ => false,
+        let is_creating = match &added {
+            Some(options) => !options.is_existing,
+            None => self.command.name == "XGROUP" && self.has_word("MKSTREAM", 1),
         };
         for key in keys {
             // The command itself refuses a key that cannot be a topic.
@@ -523,9 +508,8 @@ impl Asked<'_> {
         let count = if operation == Operation::Write { 1 } else { self.args.len() - 1 };
         for channel in self.args.iter().skip(1).take(count) {
             self.require(operation, &Resource::new(ResourceKind::Channel, channel), Reason::Channel)?;
-            // A shard channel has no topic, and each topic that a pattern matches is checked when it is joined.
             if let Ok(topic) = topic_of(channel)
-                && matches!(self.command.name, "PUBLISH" | "SUBSCRIBE")
+                && self.command.joins_topics()
                 && self.door.broker.has_topic(topic.as_str())
             {
                 self.require(operation, &Resource::topic(topic.as_str()), Reason::Channel)?;
@@ -674,14 +658,6 @@ mod tests {
         assert_eq!(of("XADD s minid ~ 5 limit 9 nomkstream * f v"), (true, true));
         assert_eq!(of("XADD s maxlen = 5 nomkstream * f v"), (true, true));
         assert_eq!(of("XADD s maxlen"), (false, true));
-    }
-
-    #[test]
-    fn tables_name_commands_that_write() {
-        let named = READING_OTHERS.iter().map(|(name, _)| *name).chain(SHOWING);
-        for name in named {
-            assert!(commands::find(name.as_bytes()).is_some_and(|command| command.is_write), "{name}");
-        }
     }
 
     /// Commands on data need their keys, and those on streams need topics: nothing that reads or writes is open to all.

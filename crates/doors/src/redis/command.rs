@@ -208,8 +208,13 @@ impl Command {
         match self.name {
             "EXEC" => true,
             "SET" => args.iter().skip(3).any(|arg| arg.eq_ignore_ascii_case(b"GET")),
-            name => self.is_write && RETURNING.contains(&name),
+            _ => self.always_returns_changed_data(),
         }
+    }
+
+    /// Returns `true` if the command returns data that it removes or replaces, whatever its arguments are.
+    pub(super) fn always_returns_changed_data(&self) -> bool {
+        self.is_write && RETURNING.contains(&self.name)
     }
 
     /// Returns `true` if the replies of the command are messages about subscriptions.

@@ -40,6 +40,8 @@ use crate::throttle;
 
 /// Number of databases of every connection.
 pub(super) const DATABASES: usize = 16;
+/// Commands that are answered before the login, if one is required.
+pub(super) const BEFORE_LOGIN: [&str; 4] = ["AUTH", "HELLO", "QUIT", "RESET"];
 /// Maximum number of keys on which one command blocks.
 const WAITED_KEYS_MAX: usize = 1024;
 /// Address shown for a peer without an address, which is on this machine.
@@ -318,7 +320,7 @@ impl Door {
         command.check_part(args)?;
         let is_logged_in = *session.login.borrow() != Login::Needed;
         let is_let_in = is_logged_in && self.reach(session).is_valid;
-        if !is_let_in && !matches!(command.name, "AUTH" | "HELLO" | "QUIT" | "RESET") {
+        if !is_let_in && !BEFORE_LOGIN.contains(&command.name) {
             if !is_logged_in {
                 self.broker.security.missing_login(source_of(&session.client));
             }

@@ -1,22 +1,32 @@
 //! Permissions that each action requires.
 
-use engine::security::{Operation, Resource};
+use broker::Door;
+use engine::security::{Operation, Resource, ResourceKind};
 
 use super::address::Place;
 use super::errors::{ACCESS_DENIED, Failure, Result};
 use super::map::{RequestContext, Sqs};
 use super::model::{Action, Request, Text};
-use super::moves;
+use super::{moves, peek};
+use crate::permissions::{self, Call, Need, Table};
 
 /// Requirement of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Needs {
     /// This operation on the queue that the request names.
     Queue(Operation),
+    /// Creating the queue that the request names. The action itself checks the topics that the new queue uses.
+    Create,
+    /// Altering the queue that the request names. The action itself checks the topic of its dead letters.
+    Attributes,
+    /// Altering the queue, and giving others only what the client may do itself, which the action checks.
+    Grant,
     /// Nothing: the list shows what its reader may describe.
     Listed,
-    /// This operation on the source of a move of messages.
-    Source(Operation),
+    /// Describing the queue that is the source of moves.
+    Source,
+    /// Moving messages from one queue to another.
+    Move,
     /// This operation on the broker as a whole: the request names no queue, or several.
     Cluster(Operation),
 }
@@ -30,22 +40,67 @@ pub(super) fn needs(action: Action) -> Needs {
         | Action::DeleteMessageBatch
         | Action::ChangeMessageVisibility
         | Action::ChangeMessageVisibilityBatch => Needs::Queue(Operation::Read),
-        Action::CreateQueue => Needs::Queue(Operation::Create),
+        Action::CreateQueue => Needs::Create,
         Action::DeleteQueue | Action::PurgeQueue => Needs::Queue(Operation::Delete),
         Action::GetQueueUrl
         | Action::GetQueueAttributes
         | Action::ListQueueTags
         | Action::ListDeadLetterSourceQueues => Needs::Queue(Operation::Describe),
-        Action::SetQueueAttributes
-        | Action::TagQueue
-        | Action::UntagQueue
-        | Action::AddPermission
-        | Action::RemovePermission => Needs::Queue(Operation::Alter),
+        Action::TagQueue | Action::UntagQueue => Needs::Queue(Operation::Alter),
+        Action::SetQueueAttributes => Needs::Attributes,
+        Action::AddPermission | Action::RemovePermission => Needs::Grant,
         Action::ListQueues => Needs::Listed,
-        Action::StartMessageMoveTask => Needs::Source(Operation::Alter),
-        Action::ListMessageMoveTasks => Needs::Source(Operation::Describe),
+        Action::StartMessageMoveTask => Needs::Move,
+        Action::ListMessageMoveTasks => Needs::Source,
         Action::CancelMessageMoveTask => Needs::Cluster(Operation::Alter),
     }
+}
+
+impl Needs {
+    /// Returns the operation that an action requires on its queue, or on the cluster.
+    pub fn operation(self) -> Operation {
+        match self {
+            Self::Queue(operation) | Self::Cluster(operation) => operation,
+            Self::Create => Operation::Create,
+            Self::Attributes | Self::Grant | Self::Move => Operation::Alter,
+            Self::Listed | Self::Source => Operation::Describe,
+        }
+    }
+
+    fn shown(self) -> Vec<Need> {
+        let on_queue = permissions::on_queue(self.operation());
+        match self {
+            Self::Queue(_) | Self::Source | Self::Grant => on_queue,
+            Self::Create => [permissions::create_queue(), permissions::dead_letters()].concat(),
+            Self::Attributes => [on_queue, permissions::dead_letters().to_vec()].concat(),
+            Self::Listed => vec![permissions::listed(ResourceKind::Queue)],
+            Self::Move => permissions::redrive(),
+            Self::Cluster(operation) => vec![Need::cluster(operation)],
+        }
+    }
+
+    fn note(self) -> &'static str {
+        match self {
+            Self::Create | Self::Attributes | Self::Grant => {
+                "A policy gives and takes only what its author may do on the queue, unless the author may `alter` the \
+                 cluster."
+            }
+            _ => "",
+        }
+    }
+}
+
+/// Returns the permissions that each action requires.
+pub(crate) fn permissions() -> Table {
+    let call = |action: &Action| {
+        let needs = needs(*action);
+        Call::new(action.name(), needs.shown()).note(needs.note())
+    };
+    let mut calls: Vec<Call> = Action::ALL.iter().map(call).collect();
+    calls.push(Call::new(format!("GET {}", peek::PATH), permissions::on_queue(peek::OPERATION)));
+    let about = "A refused action has the error `AccessDenied` with the status 403. A queue of the default account and \
+                 region has its name as its resource; others are `ACCOUNT.REGION.NAME`.";
+    Table { door: Door::Sqs, about, calls }
 }
 
 impl Sqs {
@@ -69,7 +124,7 @@ impl Sqs {
                 }
                 Ok(security.authorize(identity, operation, &Resource::CLUSTER)?)
             }
-            Needs::Queue(operation) => {
+            needs @ (Needs::Queue(_) | Needs::Create | Needs::Attributes | Needs::Grant) => {
                 let place = match request {
                     Request::CreateQueue(request) => of_name(context, &request.queue_name),
                     Request::GetQueueUrl(request) => {
@@ -81,9 +136,9 @@ impl Sqs {
                     }
                     other => queue_url(other).and_then(|url| Place::parse(url.as_str(), &context.home).ok()),
                 };
-                self.authorize_place(context, operation, place).await
+                self.authorize_place(context, needs.operation(), place).await
             }
-            Needs::Source(operation) => {
+            needs @ (Needs::Source | Needs::Move) => {
                 let (source, to) = match request {
                     Request::StartMessageMoveTask(request) => (&request.source_arn, &request.destination_arn),
                     Request::ListMessageMoveTasks(request) => (&request.source_arn, &None),
@@ -91,8 +146,8 @@ impl Sqs {
                 };
                 let of_arn = |arn: &Option<Text<'_>>| Place::of_arn(arn.as_ref()?.as_str());
                 let source = of_arn(source);
-                if operation != Operation::Alter {
-                    return self.authorize_place(context, operation, source).await;
+                if matches!(needs, Needs::Source) {
+                    return self.authorize_place(context, needs.operation(), source).await;
                 }
                 let to = to.as_ref().map(Text::as_str).filter(|arn| !arn.is_empty()).and_then(Place::of_arn);
                 self.check_account(context, Operation::Alter, source.as_ref())?;

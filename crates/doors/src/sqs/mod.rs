@@ -53,6 +53,7 @@ use net::{Acceptor, Connections, Drain};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+pub(crate) use access::permissions;
 pub use address::is_region;
 use address::{Home, Place};
 use codec::{Answer, Call, Protocol};

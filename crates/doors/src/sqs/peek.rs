@@ -22,6 +22,8 @@ use super::query::Form;
 use super::{codec, header};
 
 pub(super) const PATH: &str = "/_aws/sqs/messages";
+/// Operation on the queue that a peek requires.
+pub(super) const OPERATION: Operation = Operation::Read;
 /// Maximum number of messages in one response, and of their bytes.
 const MESSAGES_MAX: usize = 1000;
 const BYTES_MAX: usize = 11 << 20;
@@ -119,8 +121,8 @@ impl Sqs {
         let found = found.map_err(|failure| {
             if failure == Failure::no_queue() { no_queue("create it, or list the existing queues") } else { failure }
         })?;
-        self.check_account(context, Operation::Read, Some(&found.place))?;
-        self.broker.authorize_queue(&context.identity, Operation::Read, found.name()).await?;
+        self.check_account(context, OPERATION, Some(&found.place))?;
+        self.broker.authorize_queue(&context.identity, OPERATION, found.name()).await?;
         let mut shown = Vec::new();
         let mut bytes = 0;
         let mut after = None;

@@ -166,8 +166,8 @@ struct Actions {
 /// Returns the operation that an action needs on a queue; `None` if it is not about one queue.
 fn operation_of(action: Action) -> Option<Operation> {
     match needs(action) {
-        Needs::Queue(operation) | Needs::Source(operation) => Some(operation),
         Needs::Listed | Needs::Cluster(_) => None,
+        of_queue => Some(of_queue.operation()),
     }
 }
 

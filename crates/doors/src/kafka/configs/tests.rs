@@ -1,25 +1,20 @@
-//! Reference page of Kafka's settings and permissions, and the results of drafts.
+//! Reference page of Kafka's settings, and the results of drafts.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use broker::Settings;
-use engine::security::ResourceKind;
-
-use super::super::access::NEEDS;
-use super::super::messages;
 use super::*;
+use broker::Settings;
 
 const HEAD: &str = "\
-# Kafka's settings and permissions
+# Kafka's settings
 
 <!-- Written by `UPDATE=1 cargo test -p thalweg-doors kafka`: change the program, not this file. -->
 
-This page lists the topic settings that the Kafka door supports under Kafka's names, and the
-permissions that each request needs.
+This page lists the topic settings that the Kafka door supports under Kafka's names.
 
 - [Coming from Kafka](../guides/coming-from-kafka.md) describes how to move from Kafka.
-- [Security](../guides/security.md) describes users and access control.
+- [Permissions](permissions.md#kafka) lists the permissions that each request needs.
 
 ## Settings of topics
 
@@ -30,29 +25,6 @@ The broker refuses a setting that is not listed, and a value that is not allowed
 | Name | Value here | When it is set | Why |
 |---|---|---|---|
 ";
-const PERMISSIONS: &str = "
-## Permissions
-
-With `authorization = true` a request needs these operations for each resource that it names.
-
-- `Read`, `Write`, `Delete` and `Alter` each include `Describe`.
-- `AlterConfigs` includes `DescribeConfigs`.
-- Super users may do everything.
-
-| Key | Request | Operation |
-|---|---|---|
-";
-/// Notes on permissions that the table cannot express.
-const NOTES: &str = "
-- CreateTopics: `Create` on the cluster allows every name.
-- Metadata: a request creates a missing topic only if the user may `Create` it. The answer omits
-  topics that the user may not describe.
-- Produce: the operation on a transaction is needed only if the batch belongs to one.
-- InitProducerId without a transaction: `Write` on any topic is sufficient.
-- ListGroups, ListTransactions and other answers with lists omit the resources that the user may not
-  describe.
-";
-
 fn page() -> String {
     let broker_free = "as the broker is set";
     let mut page = HEAD.to_owned();
@@ -78,29 +50,7 @@ fn page() -> String {
             if value.contains([' ', '`']) || value == "nothing" { value.to_owned() } else { format!("`{value}`") };
         writeln!(page, "| `{}` | {value} | {set} | {} |", setting.name, setting.help).expect("a text");
     }
-    page.push_str(PERMISSIONS);
-    let mut keys: Vec<i16> = NEEDS.iter().map(|need| need.key).collect();
-    keys.dedup();
-    for key in keys {
-        let name = messages::api(key).expect("an API").name;
-        let of_key = NEEDS.iter().filter(|need| need.key == key);
-        let needs: Vec<String> = of_key.map(|need| format!("{:?} {}", need.operation, kind_name(need.kind))).collect();
-        writeln!(page, "| {key} | {name} | {} |", needs.join(", ")).expect("a text");
-    }
-    page + NOTES
-}
-
-/// Returns the name that Kafka's tools use.
-fn kind_name(kind: ResourceKind) -> &'static str {
-    match kind {
-        ResourceKind::Topic => "Topic",
-        ResourceKind::Group => "Group",
-        ResourceKind::Cluster => "Cluster",
-        ResourceKind::Transaction => "TransactionalId",
-        ResourceKind::Queue | ResourceKind::Cache | ResourceKind::Channel | ResourceKind::Schema => {
-            unreachable!("Kafka has none: {kind:?}")
-        }
-    }
+    page
 }
 
 #[test]

@@ -72,9 +72,7 @@ pub(in super::super) async fn list(
     let is_wanted = |wanted: &[String], name: &str| {
         wanted.is_empty() || wanted.iter().any(|wanted| wanted.eq_ignore_ascii_case(name))
     };
-    // A caller that may describe the cluster sees all groups.
-    let may_see_all = caller.may_use(broker, LIST_GROUPS, &Resource::CLUSTER).is_ok();
-    let may_see = |name: &str| may_see_all || caller.may_use(broker, LIST_GROUPS, &Resource::group(name)).is_ok();
+    let may_see = |name: &str| caller.may_use(broker, LIST_GROUPS, &Resource::group(name)).is_ok();
     let groups = groups.into_iter().filter(|group| may_see(&group.group_id));
     let groups = groups.filter(|group| {
         is_wanted(&request.states_filter, &group.group_state) && is_wanted(&request.types_filter, &group.group_type)
