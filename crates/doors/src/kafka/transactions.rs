@@ -259,6 +259,8 @@ pub(super) async fn describe(
     caller: &Caller,
     request: DescribeTransactionsRequest,
 ) -> DescribeTransactionsResponse {
+    // As in Kafka (`handleDescribeTransactionsRequest` in `KafkaApis.scala`), which takes the other topics away.
+    let may_see = |topic: &TopicName| caller.may_use(broker, DESCRIBE, &Resource::topic(topic.as_str())).is_ok();
     let mut transaction_states = Vec::with_capacity(request.transactional_ids.len());
     for id in request.transactional_ids {
         let found = match transactional_id(broker, caller, DESCRIBE, &id) {
@@ -271,17 +273,23 @@ pub(super) async fn describe(
                 transactional_id: id.clone(),
                 ..Default::default()
             },
-            |transaction| described(id.clone(), transaction),
+            |transaction| described(id.clone(), transaction, may_see),
         ));
     }
     DescribeTransactionsResponse { transaction_states, ..Default::default() }
 }
 
-fn described(transactional_id: String, transaction: Transaction) -> describe_transactions::TransactionState {
+/// Returns a transaction without the topics that the caller may not see.
+fn described(
+    transactional_id: String,
+    transaction: Transaction,
+    may_see: impl Fn(&TopicName) -> bool,
+) -> describe_transactions::TransactionState {
     let mut topics: BTreeMap<TopicName, Vec<i32>> = BTreeMap::new();
     for at in transaction.partitions {
         topics.entry(at.topic).or_default().push(at.partition as i32);
     }
+    topics.retain(|topic, _| may_see(topic));
     let topic = |(topic, partitions): (TopicName, _)| TopicData { topic: topic.to_string(), partitions };
     describe_transactions::TransactionState {
         transactional_id,

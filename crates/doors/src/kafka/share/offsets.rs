@@ -142,12 +142,20 @@ async fn try_alter(
     request: AlterShareGroupOffsetsRequest,
 ) -> Outcome<Vec<AlterShareGroupOffsetsResponseTopic>> {
     let group = group_for(broker, caller, ALTER_SHARE_GROUP_OFFSETS, &request.group_id)?;
+    let found = |wanted: &AlterShareGroupOffsetsRequestTopic| {
+        topic(broker, caller, ALTER_SHARE_GROUP_OFFSETS, &wanted.topic_name)
+    };
+    let found: Vec<Outcome<_>> = request.topics.iter().map(found).collect();
+    let is_refused =
+        |found: &Outcome<_>| found.as_ref().is_err_and(|refused| refused.code == Code::TOPIC_AUTHORIZATION_FAILED);
     // An error about the group refuses the whole request. A nonexistent group is created, as in Kafka, so that a tool
-    // can set the start of a group before its first member joins.
-    broker.groups.create_share_group(&group, "its offsets can be set").await?;
+    // can set the start of a group before its first member joins; but not by a request that may set nothing.
+    if found.is_empty() || !found.iter().all(is_refused) {
+        broker.groups.create_share_group(&group, "its offsets can be set").await?;
+    }
     let mut responses = Vec::with_capacity(request.topics.len());
-    for AlterShareGroupOffsetsRequestTopic { topic_name, partitions } in request.topics {
-        let found = topic(broker, caller, ALTER_SHARE_GROUP_OFFSETS, &topic_name);
+    for (AlterShareGroupOffsetsRequestTopic { topic_name, partitions }, found) in request.topics.into_iter().zip(found)
+    {
         let topic_id = found.as_ref().map(|(_, id)| uuid(*id)).unwrap_or_default();
         let altered = match found {
             Ok((topic, _)) => {
