@@ -8,8 +8,11 @@ use engine::security::{Operation, Pattern, PatternKind, Resource, ResourceKind, 
 use super::errors::{Failure, Result};
 use super::map::{Ask, Door, RPCS, Rpc};
 use super::names::{Kind, Name, parse_project};
+use super::proto::seek_request::Target;
 use super::proto::validate_message_request::SchemaSpec;
-use super::proto::{Subscription, UpdateSubscriptionRequest, ValidateMessageRequest};
+use super::proto::{
+    SeekRequest, Subscription, Topic, UpdateSubscriptionRequest, UpdateTopicRequest, ValidateMessageRequest,
+};
 use super::{OPEN, stream};
 use crate::permissions::{self, Call, Table};
 
@@ -101,10 +104,32 @@ pub(super) fn pushed(request: &UpdateSubscriptionRequest) -> Cow<'_, str> {
     request.subscription.as_ref().filter(has_endpoint).map_or("", |to| &to.name).into()
 }
 
+/// Returns the schema that a topic has.
+pub(super) fn schema_of(topic: &Topic) -> Cow<'_, str> {
+    topic.schema_settings.as_ref().map_or("", |settings| without_revision(&settings.schema)).into()
+}
+
+/// Returns the schema that a change of a topic sets.
+pub(super) fn schema_of_update(request: &UpdateTopicRequest) -> Cow<'_, str> {
+    let mut paths = request.update_mask.iter().flat_map(|mask| &mask.paths);
+    match &request.topic {
+        Some(topic) if paths.any(|path| path.starts_with("schema_settings")) => schema_of(topic),
+        _ => "".into(),
+    }
+}
+
 /// Returns the stored schema that a message is checked with: the answer says something about it.
 pub(super) fn schema_of_message(request: &ValidateMessageRequest) -> Cow<'_, str> {
     match &request.schema_spec {
         Some(SchemaSpec::Name(name)) => without_revision(name).into(),
+        _ => "".into(),
+    }
+}
+
+/// Returns the snapshot to which a subscription seeks.
+pub(super) fn snapshot_of(request: &SeekRequest) -> Cow<'_, str> {
+    match &request.target {
+        Some(Target::Snapshot(name)) => name.as_str().into(),
         _ => "".into(),
     }
 }

@@ -142,10 +142,12 @@ const NOTHING: Cow<'_, str> = Cow::Borrowed("");
 pub(super) static RPCS: &[Rpc] = rpcs! {
     "google.pubsub.v1.Publisher" {
         "CreateTopic" => topics::create, [
-            topic(Create).or_cluster(Create) => |r| r.name.as_str().into()
+            topic(Create).or_cluster(Create) => |r| r.name.as_str().into(),
+            schema(Read).when("if the topic has one") => access::schema_of
         ];
         "UpdateTopic" => topics::update, [
-            topic(AlterConfigs) => |r| r.topic.as_ref().map_or("", |it| &it.name).into()
+            topic(AlterConfigs) => |r| r.topic.as_ref().map_or("", |it| &it.name).into(),
+            schema(Read).when("if the request sets one") => access::schema_of_update
         ];
         "Publish" => topics::publish, [topic(Write) => |r| r.topic.as_str().into()];
         "GetTopic" => topics::get, [topic(Describe) => |r| r.topic.as_str().into()];
@@ -155,7 +157,8 @@ pub(super) static RPCS: &[Rpc] = rpcs! {
             listed(ResourceKind::Queue, "each subscription") => |_| NOTHING
         ];
         "ListTopicSnapshots" => topics::list_snapshots, [
-            topic(Describe) => |r| r.topic.as_str().into()
+            topic(Describe) => |r| r.topic.as_str().into(),
+            listed(ResourceKind::Queue, "each snapshot") => |_| NOTHING
         ];
         "DeleteTopic" => topics::delete, [topic(Delete) => |r| r.topic.as_str().into()];
         "DetachSubscription" => subscriptions::detach, [subscription(Alter) => |r| r.subscription.as_str().into()];
@@ -206,7 +209,8 @@ pub(super) static RPCS: &[Rpc] = rpcs! {
         ];
         "DeleteSnapshot" => snapshots::delete, [snapshot(Delete) => |r| r.snapshot.as_str().into()];
         "Seek" => snapshots::seek, [
-            subscription(Alter) => |r| r.subscription.as_str().into()
+            subscription(Alter) => |r| r.subscription.as_str().into(),
+            snapshot(Read).when("if the request names one") => access::snapshot_of
         ];
     }
     "google.pubsub.v1.SchemaService" {

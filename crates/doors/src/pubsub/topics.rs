@@ -218,7 +218,9 @@ pub(super) async fn list_snapshots(ask: Ask, request: ListTopicSnapshotsRequest)
     let name = Name::parse(Kind::Topic, &request.topic)?;
     ask.door.topic(&name).await?;
     let snapshots = snapshots::over(&ask.door, &name).await?;
-    let names = snapshots.into_iter().map(|snapshot| snapshot.name);
+    let inner = |name: &str| Name::parse(Kind::Snapshot, name).ok().map(|name| ask.door.names.inner(&name));
+    let is_shown = |name: &String| inner(name).is_some_and(|inner| ask.shows(Kind::Snapshot, &inner));
+    let names = snapshots.into_iter().map(|snapshot| snapshot.name).filter(is_shown);
     let Page { items, next_page_token } = page(names, String::clone, request.page_size, &request.page_token)?;
     Ok(ListTopicSnapshotsResponse { snapshots: items, next_page_token })
 }
