@@ -11,7 +11,7 @@ struct Page {
     body: fn(&Program) -> Outcome<String>,
 }
 
-const PAGES: [Page; 3] = [
+const PAGES: [Page; 4] = [
     Page {
         path: "docs/reference/config.md",
         head: "# Configuration keys
@@ -54,6 +54,41 @@ programs, tools and settings.
 ",
         body: crate::kafka_apis::page,
     },
+    Page {
+        path: "docs/reference/permissions.md",
+        head: "# Permissions of each call
+
+This page lists every call of every door with the permissions that it requires if
+`authorization = true`. It shows the tables by which the doors decide, as `thalweg acl calls` prints
+them. [Users and access control](../guides/security.md#restrict-users-with-access-control-lists)
+describes how to give permissions.
+
+A permission is an *operation* on a *kind* of resource. The call names the resource, or finds it.
+
+| Kind | Resource |
+|---|---|
+| `topic` | a topic, by its name; a stream of Redis is a topic |
+| `group` | a consumer group or a share group |
+| `queue` | a queue, by its name; a subscription and a snapshot of Pub/Sub are queues |
+| `cache` | an entry of a cache: the name of the cache, a slash and the key |
+| `channel` | a channel of Redis |
+| `transaction` | the transactional id of a producer |
+| `schema` | a schema of Pub/Sub |
+| `cluster` | the broker as a whole |
+
+- `read`, `write`, `delete` and `alter` include `describe`, and `alter_configs` includes
+  `describe_configs`. A call that needs `read` on a topic therefore needs no `describe` on it.
+- All permissions of a call are needed, except those whose condition in the column *When* does not
+  hold. *Otherwise omitted* means that the call is not refused: its response omits the resource.
+- *All entries* of a cache, and *all keys* of a database, need an entry for their prefix, such as
+  `db0/` with `--prefix`, and no entry that denies one of them.
+- Super users and members of the role `admin` may make every call. A refused call changes nothing.
+
+If `auth = required`, every call needs a login, except those that a client needs before it can log
+in, that a load balancer or a client without a user sends, or that show only what is public.
+",
+        body: crate::permissions::page,
+    },
 ];
 
 const GENERATED: &str = "<!-- Written by `cargo xtask docs`: change the program, not this file. -->";
@@ -71,7 +106,7 @@ impl Program {
         Ok(Self { path: this.with_file_name("thalweg").display().to_string() })
     }
 
-    fn output(&self, args: &[&str]) -> Outcome<String> {
+    pub fn output(&self, args: &[&str]) -> Outcome<String> {
         // The output must not depend on a terminal's width or colours, or on a configuration file.
         let text = Call::new("env")
             .args(["--unset=COLUMNS", "--unset=THALWEG_CONTEXT", "--chdir=target", &self.path])

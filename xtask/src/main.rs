@@ -10,6 +10,7 @@ mod docs;
 mod fuzz;
 mod kafka_apis;
 mod kafka_messages;
+mod permissions;
 mod run;
 mod simulate;
 mod sizes;

@@ -308,7 +308,8 @@ Examples:
   thalweg acl add User:billing read group billing. --prefix
   thalweg acl add 'User:*' write topic audit --deny
   thalweg acl list --principal User:billing
-  thalweg acl delete --kind topic --name orders.eu")]
+  thalweg acl delete --kind topic --name orders.eu
+  thalweg acl calls redis                         # what each command of Redis requires")]
 pub enum AclCommand {
     /// Add entries that allow or deny operations on topics, groups or transactions; a denial takes precedence
     Add {
@@ -346,6 +347,11 @@ pub enum AclCommand {
         /// Delete all entries
         #[arg(long)]
         all: bool,
+    },
+    /// List the calls of all doors with the permissions that each requires; needs no broker
+    Calls {
+        /// Only this door: native, http, kafka, pubsub, redis or sqs
+        door: Option<String>,
     },
 }
 

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use client::security::{Acl, AclFilter, Pattern, PatternKind, Principal, Resource, ResourceKind};
+use doors::permissions::{self, Call, Need, Table};
 use serde_json::{Value, json};
 use thalweg::config::Config;
 
@@ -12,6 +13,9 @@ use crate::block_on;
 use crate::output::{Failure, Result, USAGE};
 
 pub fn run(config: &Config, command: AclCommand, is_json: bool) -> Result {
+    if let AclCommand::Calls { door } = &command {
+        return print_calls(door.as_deref(), is_json);
+    }
     block_on(async {
         let client = connect(config).await?;
         match command {
@@ -64,6 +68,8 @@ pub fn run(config: &Config, command: AclCommand, is_json: bool) -> Result {
                 let gone = client.delete_acls(filter).await?;
                 print(&gone, is_json, "no entry matches: nothing was deleted")?;
             }
+            // It has returned above, as it needs no broker.
+            AclCommand::Calls { .. } => {}
         }
         client.close().await;
         Ok(())
@@ -96,6 +102,57 @@ fn print(acls: &[Acl], is_json: bool, none: &str) -> Result {
         ]);
     }
     Ok(writeln!(out, "{table}")?)
+}
+
+/// Prints the permissions that calls require, from the tables by which the doors decide.
+fn print_calls(door: Option<&str>, is_json: bool) -> Result {
+    let tables = permissions::tables();
+    let keys: Vec<&str> = tables.iter().map(|table| table.door.key()).collect();
+    if let Some(door) = door.filter(|door| !keys.contains(door)) {
+        return Err(Failure::new(USAGE, format!("there is no door {door}: choose one of {}", keys.join(", "))));
+    }
+    let wanted = tables.iter().filter(|table| door.is_none_or(|door| door == table.door.key()));
+    let mut out = std::io::stdout();
+    if is_json {
+        return Ok(writeln!(out, "{}", Value::Array(wanted.map(table_to_json).collect()))?);
+    }
+    let mut rows = units::table();
+    rows.set_header(["DOOR", "CALL", "OPERATION", "KIND", "RESOURCE", "WHEN"]);
+    for table in wanted {
+        for call in &table.calls {
+            let name = [table.door.key(), &call.name];
+            if call.needs.is_empty() {
+                rows.add_row([&name[..], &["none", "", if call.is_open { "no login" } else { "" }, ""]].concat());
+            }
+            for need in &call.needs {
+                let when = if need.is_filter { "or omitted" } else { need.when };
+                rows.add_row([&name[..], &[need.operation.name(), need.kind.name(), need.of, when]].concat());
+            }
+        }
+    }
+    Ok(writeln!(out, "{rows}")?)
+}
+
+fn table_to_json(table: &Table) -> Value {
+    let calls: Vec<Value> = table.calls.iter().map(call_to_json).collect();
+    json!({ "door": table.door.key(), "about": table.about, "calls": calls })
+}
+
+fn call_to_json(call: &Call) -> Value {
+    let needs: Vec<Value> = call.needs.iter().map(need_to_json).collect();
+    json!({ "call": call.name, "needs": needs, "needs_login": !call.is_open, "note": call.note })
+}
+
+fn need_to_json(need: &Need) -> Value {
+    let or = need.or.map(|or| json!({ "operation": or.operation.name(), "kind": or.kind.name(), "of": or.of }));
+    json!({
+        "operation": need.operation.name(),
+        "kind": need.kind.name(),
+        "of": need.of,
+        "when": need.when,
+        "or": or,
+        "is_filter": need.is_filter,
+    })
 }
 
 fn may(acl: &Acl) -> &'static str {

@@ -21,6 +21,19 @@ fn records(server: &Server, topic: &str) -> Vec<serde_json::Value> {
     out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
+/// Permissions of calls are a part of the program, so no broker has to run.
+#[test]
+fn permissions_of_calls_are_listed_without_a_broker() {
+    let text = thalweg(["acl", "calls", "redis"]).ok();
+    let set = text.lines().find(|line| line.split_whitespace().nth(1) == Some("GETSET")).expect("a row");
+    assert!(set.contains("write") && set.contains("each key"), "{set}");
+    let tables = thalweg(["acl", "calls", "--json"]).json();
+    let doors: Vec<&str> =
+        tables.as_array().expect("a list").iter().map(|table| table["door"].as_str().expect("a door")).collect();
+    assert_eq!(doors, ["native", "http", "kafka", "pubsub", "redis", "sqs"]);
+    assert!(thalweg(["acl", "calls", "smtp"]).failed(USAGE).contains("choose one of native, http"));
+}
+
 /// Records come from the command line, the standard input or a file, with one key and the same headers for all.
 #[test]
 fn publish_reads_values_lines_and_files() {
