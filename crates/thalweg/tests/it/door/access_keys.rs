@@ -46,7 +46,7 @@ pub(super) async fn call(sqs: Sqs, key: &Key, action: &str, body: Value) -> Answ
 }
 
 /// Returns the time and the signature of a request to the host `localhost`.
-fn sign(key: &Key, method: &str, path: &str, target: Option<&str>, body: &str) -> (String, String) {
+pub(super) fn sign(key: &Key, method: &str, path: &str, target: Option<&str>, body: &str) -> (String, String) {
     let time = now();
     let date = &time[..8];
     let hash = |bytes: &[u8]| hex(digest::digest(&digest::SHA256, bytes).as_ref());

@@ -10,6 +10,7 @@ mod access_keys;
 mod audit;
 mod bad_input;
 mod jwt;
+mod permissions;
 mod policies;
 mod certificates;
 mod quotas;

@@ -51,7 +51,7 @@ const TYPED: [Code; 6] = [
 ];
 
 /// Returns a valid request of each call.
-fn whole(call: &str, ack_id: &str) -> Value {
+pub fn whole(call: &str, ack_id: &str) -> Value {
     let schema = json!({ "type": "AVRO", "definition": DEFINITION });
     let mut named = schema.clone();
     named["name"] = SCHEMA.into();
@@ -234,15 +234,15 @@ fn set(message: &mut DynamicMessage, place: &[FieldDescriptor], value: Option<pr
 }
 
 /// REST route of a method.
-struct Route {
-    method: &'static str,
+pub struct Route {
+    pub method: &'static str,
     /// Path template such as `/v1/{topic=projects/*/topics/*}:publish`.
     template: String,
     body: String,
 }
 
 impl Route {
-    fn of(pool: &DescriptorPool, method: &MethodDescriptor) -> Self {
+    pub fn of(pool: &DescriptorPool, method: &MethodDescriptor) -> Self {
         let http = pool.get_extension_by_name("google.api.http").expect("annotations");
         let options = method.options();
         let rule = options.get_extension(&http);
@@ -261,7 +261,7 @@ impl Route {
     }
 
     /// Returns path and body; the other fields are in the query. The path is that of a request with a name.
-    fn request(&self, named: &Value, whole: &Value) -> (String, Value) {
+    pub fn request(&self, named: &Value, whole: &Value) -> (String, Value) {
         let (before, rest) = self.template.split_once('{').expect("a field");
         let (_, after) = rest.split_once('}').expect("a field");
         let value = self.field().split('.').fold(named, |at, name| &at[name]).as_str().expect("a name");

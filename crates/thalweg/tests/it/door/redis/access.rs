@@ -1,7 +1,7 @@
 //! Access control at the Redis door. Refusals were compared with those of redis-server 7.0.15, whose user had the rules
 //! `~user:* %R~ro:* %W~wo:* &news.* +@all -@dangerous`.
 
-use client::security::{ResourceKind, UserName};
+use client::security::UserName;
 use client::{Client, Record};
 
 use super::commands::{Redis, server};
@@ -289,80 +289,6 @@ async fn a_permission_that_is_taken_away_ends_subscriptions() {
     assert_eq!(bob.rest(), "", "the connection is closed");
     until("no subscriber", async || admin.call("PUBLISH news.a two") == ":0").await;
     assert_eq!(log_in(&server, "bob").call("SUBSCRIBE news.a"), NO_CHANNEL);
-}
-
-/// Commands that a user without any permission may run: those about the connection itself.
-const OPEN: [&str; 22] = [
-    "asking",
-    "auth",
-    "command",
-    "discard",
-    "echo",
-    "exec",
-    "hello",
-    "multi",
-    "ping",
-    "punsubscribe",
-    "quit",
-    "readonly",
-    "readwrite",
-    "reset",
-    "select",
-    "sunsubscribe",
-    "time",
-    "unsubscribe",
-    "unwatch",
-    "wait",
-    "cluster",
-    "acl",
-];
-
-#[tokio::test]
-async fn nothing_but_the_own_connection_is_open_to_a_user_without_permissions() {
-    let server = strict();
-    let client = server.client("tcp").await;
-    let mut admin = log_in(&server, "admin");
-    assert_eq!((admin.call("SET k v"), admin.call("XADD s 1-1 a b")), ("+OK".into(), "1-1".into()));
-    let list = admin.call("COMMAND LIST");
-    let names: Vec<&str> = list.trim_matches(['(', ')']).split(' ').collect();
-    assert!(names.len() > 150, "{list}");
-    let mut bob = log_in(&server, "bob");
-    for name in names.iter().filter(|name| !OPEN.contains(name)) {
-        let info = admin.call(&format!("COMMAND INFO {name}"));
-        let arity: i64 =
-            info.split(' ').nth(1).and_then(|arity| arity.trim_start_matches(':').parse().ok()).expect("it");
-        // Most arguments are keys, the number of them, or a word that begins a list of them.
-        let args = match *name {
-            "xread" => "STREAMS s 0".to_owned(),
-            "xreadgroup" => "GROUP g c STREAMS s >".to_owned(),
-            "object" => "ENCODING k".to_owned(),
-            "xgroup" => "DESTROY s g".to_owned(),
-            "xinfo" => "STREAM s".to_owned(),
-            "memory" => "USAGE k".to_owned(),
-            "client" => "KILL TYPE normal".to_owned(),
-            "config" => "SET timeout 0".to_owned(),
-            "latency" | "slowlog" => "RESET".to_owned(),
-            "module" | "function" => "LIST".to_owned(),
-            "script" => "EXISTS a".to_owned(),
-            "pubsub" => "NUMPAT".to_owned(),
-            "bitop" => "AND k k".to_owned(),
-            "lmpop" | "zmpop" | "sintercard" | "zintercard" | "sunion" | "zunion" | "zinter" | "zdiff" => {
-                "1 k LEFT".to_owned()
-            }
-            "blmpop" | "bzmpop" => "0 1 k LEFT".to_owned(),
-            _ => vec!["k"; arity.unsigned_abs() as usize - 1].join(" "),
-        };
-        let answer = bob.call(format!("{name} {args}").trim_end());
-        assert!(answer.starts_with("-NOPERM"), "{name} {args}: {answer}");
-    }
-    assert_eq!((admin.call("GET k"), admin.call("XLEN s")), ("v".into(), ":1".into()));
-    // With the role, the same user may do all of it.
-    let role = client::security::RoleName::parse("admin").expect("a name");
-    client.set_member(UserName::parse("bob").expect("a name"), role, true).await.expect("a member");
-    for (command, answer) in [("GET k", "v"), ("XLEN s", ":1"), ("CONFIG SET timeout 0", "+OK"), ("FLUSHALL", "+OK")] {
-        assert_eq!(bob.call(command), answer, "{command}");
-    }
-    assert_eq!(ResourceKind::ALL.len(), 8, "a new kind of resource needs a test like this one");
 }
 
 /// A client that may use every key is limited from the moment that an entry denies one, a topic has the name of one, or
