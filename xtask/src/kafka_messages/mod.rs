@@ -3,6 +3,7 @@
 //! The schemas are in the jar of Kafka's client. The output consists of tables in Rust; the macros in
 //! `messages/message.rs` of the door expand them into structs and their codecs.
 
+mod names;
 mod rust;
 mod schema;
 
@@ -85,6 +86,7 @@ fn read_schemas(jar: &str) -> Outcome<Vec<Schema>> {
 }
 
 fn write(schemas: &[Schema]) -> Outcome<Files> {
+    names::check(schemas)?;
     let mut files = Files::new();
     let mut by_hand = String::new();
     let mut generated = String::new();
@@ -209,6 +211,32 @@ message! {
 ";
         assert!(other.ends_with(expected), "{other}");
         assert!(other.contains("struct Partition {\n        0.. => place: i32;"), "{other}");
+    }
+
+    #[test]
+    fn a_field_says_what_it_names() {
+        let text = r#"{ "apiKey": 32, "type": "request", "name": "DescribeConfigsRequest", "validVersions": "0",
+              "fields": [
+                { "name": "Groups", "type": "[]string", "versions": "0+", "entityType": "groupId" },
+                { "name": "Producer", "type": "int64", "versions": "0+", "entityType": "producerId" },
+                { "name": "ErrorMessage", "type": "string", "versions": "0+" },
+                { "name": "ResourceType", "type": "int8", "versions": "0+" },
+                { "name": "ResourceName", "type": "string", "versions": "0+" }
+              ] }"#;
+        let file = |text: &str| {
+            let schemas = schema::parse_all(text).expect("a schema");
+            rust::file("Describe (32)", Versions { low: 0, high: 0 }, &[&schemas[0]])
+        };
+        let expected = "\
+        0.. => groups: Vec<String> as Group;
+        0.. => producer: i64;
+        0.. => error_message: String as Text;
+        0.. => resource_type: i8;
+        0.. => resource_name: String as Configured(resource_type);
+";
+        let found = file(text).expect("a table");
+        assert!(found.contains(expected), "{found}");
+        assert!(file(&text.replace("groupId", "deviceId")).is_err_and(|error| error.contains("deviceId")));
     }
 
     #[test]

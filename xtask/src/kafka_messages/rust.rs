@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::names;
 use super::schema::{Field, Schema, Versions};
 use crate::run::Outcome;
 
@@ -108,7 +109,7 @@ impl Structs<'_> {
         if self.taken.contains(name) { format!("Response{name}") } else { name.to_owned() }
     }
 
-    /// Returns a row of the form `versions, null versions => name: type = default;`.
+    /// Returns a row of the form `versions, null versions => name: type as named = default;`.
     fn row(&self, field: &Field) -> Outcome<String> {
         let name = snake_case(&field.name);
         let name = if KEYWORDS.contains(&name.as_str()) { format!("r#{name}") } else { name };
@@ -125,7 +126,8 @@ impl Structs<'_> {
             String::new()
         };
         let kind = if is_nullable { format!("Option<{kind}>") } else { kind };
-        Ok(format!("{}{null} => {name}: {kind}{default};", self.shown(field.versions)))
+        let named = names::of(self.schema, field)?.map_or_else(String::new, |named| format!(" as {named}"));
+        Ok(format!("{}{null} => {name}: {kind}{named}{default};", self.shown(field.versions)))
     }
 
     /// Extends versions whose end is at or beyond the served ones to an open range.

@@ -100,6 +100,8 @@ pub struct Field {
     /// Default, as a text or the value itself.
     pub default: Option<serde_json::Value>,
     pub tag: Option<u32>,
+    /// Kind of the thing that the value names, such as `topicName`.
+    pub entity_type: Option<String>,
     /// Fields of the struct of this field, unless it is a common one.
     #[serde(default)]
     pub fields: Vec<Self>,
@@ -108,6 +110,11 @@ pub struct Field {
 impl Field {
     pub fn default_text(&self) -> Option<String> {
         self.default.as_ref().map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    }
+
+    /// Returns `true` if this field, or one within it, has the name.
+    pub fn has(&self, name: &str) -> bool {
+        self.name == name || self.fields.iter().any(|field| field.has(name))
     }
 }
 

@@ -77,11 +77,14 @@ pub fn encode_embedded<M: Message>(message: &M, version: i16) -> Bytes {
 /// Defines structs with their codecs from tables of their fields.
 ///
 /// A message has its supported versions and the first flexible version. A field has the versions that contain it, the
-/// versions that allow a null in it if they are fewer, its name, its type, and its default if that is not the type's.
+/// versions that allow a null in it if they are fewer, its name, its type, what it names (see [`Entity`]), and its
+/// default if that is not the type's.
 /// The fields after `tagged` are written with their tag, and only if they differ from their default.
 macro_rules! message {
     (@default) => { Default::default() };
     (@default $default:expr) => { $default };
+    (@entity $it:ident) => { $crate::kafka::messages::Entity::None };
+    (@entity $it:ident $entity:ident $($of:ident)?) => { $crate::kafka::messages::Entity::$entity $(($it.$of))? };
     (@throttle $it:ident $ms:ident throttle_time_ms) => { $it.throttle_time_ms = $ms; };
     (@throttle $it:ident $ms:ident $other:ident) => {};
     (@message $name:ident [] $($field:ident)*) => {};
@@ -99,9 +102,11 @@ macro_rules! message {
     };
     ($(
         struct $name:ident $(($versions:expr, flexible $flexible:expr))? {
-            $($has:pat $(, null $null:pat)? => $field:ident: $kind:ty $(= $default:expr)?;)*
+            $($has:pat $(, null $null:pat)? => $field:ident: $kind:ty $(as $entity:ident $(($of:ident))?)?
+                $(= $default:expr)?;)*
         } $(tagged {
-            $($tag:literal in $tagged_has:pat => $tagged:ident: $tagged_kind:ty $(= $tagged_default:expr)?;)*
+            $($tag:literal in $tagged_has:pat => $tagged:ident: $tagged_kind:ty $(as $tagged_entity:ident)?
+                $(= $tagged_default:expr)?;)*
         })?
     )*) => {$(
         #[derive(Clone, Debug, PartialEq)]
@@ -168,6 +173,19 @@ macro_rules! message {
                     })*)?
                 });
             }
+
+            #[allow(unused_mut, unused_variables)]
+            fn names(
+                &mut self,
+                _: $crate::kafka::messages::Entity,
+                visit: &mut $crate::kafka::messages::Visit<'_>,
+            ) -> bool {
+                let it = self;
+                let mut is_kept = true;
+                $(is_kept &= it.$field.names(message!(@entity it $($entity $($of)?)?), visit);)*
+                $($(is_kept &= it.$tagged.names(message!(@entity it $($tagged_entity)?), visit);)*)?
+                is_kept
+            }
         }
 
         #[cfg(test)]
@@ -195,7 +213,7 @@ macro_rules! apis {
               $module:ident $request:ident $response:ident;)*
         }
     ) => {
-        use $crate::kafka::messages::{Api, Message, Reader};
+        use $crate::kafka::messages::{Api, Message, Reader, Value};
 
         /// All served APIs, in the order of their keys.
         pub const APIS: &[Api] = &[
@@ -247,6 +265,15 @@ macro_rules! apis {
                     $(Self::$name(_) => $key,)*
                 }
             }
+
+            /// Visits all names in the message, and removes elements of arrays whose name the visitor returns `false`
+            /// for.
+            pub fn names(&mut self, visit: &mut $crate::kafka::messages::Visit<'_>) {
+                let none = $crate::kafka::messages::Entity::None;
+                match self {
+                    $(Self::$name(request) => drop(request.names(none, visit)),)*
+                }
+            }
         }
 
         impl Response {
@@ -269,6 +296,15 @@ macro_rules! apis {
             pub fn key(&self) -> i16 {
                 match self {
                     $(Self::$name(_) => $key,)*
+                }
+            }
+
+            /// Visits all names in the message, and removes elements of arrays whose name the visitor returns `false`
+            /// for.
+            pub fn names(&mut self, visit: &mut $crate::kafka::messages::Visit<'_>) {
+                let none = $crate::kafka::messages::Entity::None;
+                match self {
+                    $(Self::$name(response) => drop(response.names(none, visit)),)*
                 }
             }
 

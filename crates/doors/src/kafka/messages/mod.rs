@@ -20,7 +20,7 @@ pub use api::*;
 pub use message::{Api, Message, decode_embedded, encode_embedded};
 pub(super) use reader::STRING_BYTES_MAX;
 pub use reader::{ELEMENTS_MAX, Reader};
-pub use value::{Nullable, Uuid, Value};
+pub use value::{Entity, Nullable, Uuid, Value, Visit};
 pub use writer::Writer;
 
 /// Key of the API that a client calls first, and whose response every client can read.

@@ -8,10 +8,39 @@ use engine::Result;
 use super::reader::{LengthOf, Reader, STRING_BYTES_MAX};
 use super::writer::Writer;
 
+/// Kind of thing that a text in a message names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entity {
+    /// The text is no name, or the name of something that has no owner, such as a configuration key.
+    None,
+    Topic,
+    Group,
+    Transaction,
+    /// Regular expression for names of topics.
+    TopicPattern,
+    /// Group or transaction whose coordinator is requested.
+    Coordinated,
+    /// Resource with settings, of the type with this number.
+    Configured(i8),
+    /// Text for people that may quote names, such as the message of an error.
+    Text,
+}
+
+/// Visitor of the names in a message, which may change them. It returns `false` for a name that must not be shown.
+pub type Visit<'v> = dyn FnMut(Entity, &mut String) -> bool + 'v;
+
 /// Type of a field or of an element of an array. Its encoding has at least one byte.
 pub trait Value: Sized {
     fn read(from: &mut Reader) -> Result<Self>;
     fn write(&self, to: &mut Writer<'_>);
+
+    /// Visits the names in the value. Texts are those of `entity`; the fields of a struct have entities of their own.
+    /// An array loses the elements with a name for which the visitor returns `false`.
+    ///
+    /// Returns `false` if the visitor returned `false` for a name outside the arrays of the value.
+    fn names(&mut self, _entity: Entity, _visit: &mut Visit<'_>) -> bool {
+        true
+    }
 }
 
 /// Value that may be null. Strings, byte arrays and arrays use their length for that, structs a separate byte.
@@ -36,6 +65,10 @@ impl<T: Nullable> Value for Option<T> {
 
     fn write(&self, to: &mut Writer<'_>) {
         T::write_or_null(self.as_ref(), to);
+    }
+
+    fn names(&mut self, entity: Entity, visit: &mut Visit<'_>) -> bool {
+        self.as_mut().is_none_or(|value| value.names(entity, visit))
     }
 }
 
@@ -87,7 +120,7 @@ impl Value for Uuid {
 }
 
 macro_rules! present {
-    ($($kind:ty $(where $of:ident)?),*) => {$(
+    ($($kind:ty $(where $of:ident)?, |$it:ident, $entity:ident, $visit:ident| $names:expr;)*) => {$(
         impl $(<$of: Value>)? Value for $kind {
             fn read(from: &mut Reader) -> Result<Self> {
                 from.present()
@@ -96,11 +129,23 @@ macro_rules! present {
             fn write(&self, to: &mut Writer<'_>) {
                 Self::write_or_null(Some(self), to);
             }
+
+            fn names(&mut self, $entity: Entity, $visit: &mut Visit<'_>) -> bool {
+                let $it = self;
+                $names
+            }
         }
     )*};
 }
 
-present!(String, Bytes, Vec<T> where T);
+present! {
+    String, |it, entity, visit| entity == Entity::None || visit(entity, it);
+    Bytes, |_it, _entity, _visit| true;
+    Vec<T> where T, |it, entity, visit| {
+        it.retain_mut(|element| element.names(entity, visit));
+        true
+    };
+}
 
 impl Nullable for String {
     fn read_or_null(from: &mut Reader) -> Result<Option<Self>> {

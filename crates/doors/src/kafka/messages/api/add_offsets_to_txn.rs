@@ -4,10 +4,10 @@ use super::super::message::message;
 
 message! {
     struct AddOffsetsToTxnRequest (0..=4, flexible Some(3)) {
-        0.. => transactional_id: String;
+        0.. => transactional_id: String as Transaction;
         0.. => producer_id: i64;
         0.. => producer_epoch: i16;
-        0.. => group_id: String;
+        0.. => group_id: String as Group;
     }
 
     struct AddOffsetsToTxnResponse (0..=4, flexible Some(3)) {

@@ -4,14 +4,14 @@ use super::super::message::message;
 
 message! {
     struct AddPartitionsToTxnRequest (0..=3, flexible Some(3)) {
-        0.. => v3_and_below_transactional_id: String;
+        0.. => v3_and_below_transactional_id: String as Transaction;
         0.. => v3_and_below_producer_id: i64;
         0.. => v3_and_below_producer_epoch: i16;
         0.. => v3_and_below_topics: Vec<AddPartitionsToTxnTopic>;
     }
 
     struct AddPartitionsToTxnTopic {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<i32>;
     }
 
@@ -21,7 +21,7 @@ message! {
     }
 
     struct AddPartitionsToTxnTopicResult {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => results_by_partition: Vec<AddPartitionsToTxnPartitionResult>;
     }
 

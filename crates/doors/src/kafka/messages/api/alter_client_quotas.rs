@@ -31,7 +31,7 @@ message! {
 
     struct ResponseEntryData {
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
         0.. => entity: Vec<ResponseEntityData>;
     }
 

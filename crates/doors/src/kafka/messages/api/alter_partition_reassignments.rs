@@ -10,7 +10,7 @@ message! {
     }
 
     struct ReassignableTopic {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<ReassignablePartition>;
     }
 
@@ -23,18 +23,18 @@ message! {
         0.. => throttle_time_ms: i32;
         1.. => allow_replication_factor_change: bool = true;
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
         0.. => responses: Vec<ReassignableTopicResponse>;
     }
 
     struct ReassignableTopicResponse {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<ReassignablePartitionResponse>;
     }
 
     struct ReassignablePartitionResponse {
         0.. => partition_index: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
     }
 }

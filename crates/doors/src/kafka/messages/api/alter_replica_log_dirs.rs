@@ -13,7 +13,7 @@ message! {
     }
 
     struct AlterReplicaLogDirTopic {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<i32>;
     }
 
@@ -23,7 +23,7 @@ message! {
     }
 
     struct AlterReplicaLogDirTopicResult {
-        0.. => topic_name: String;
+        0.. => topic_name: String as Topic;
         0.. => partitions: Vec<AlterReplicaLogDirPartitionResult>;
     }
 

@@ -5,12 +5,12 @@ use super::super::message::message;
 
 message! {
     struct AlterShareGroupOffsetsRequest (0..=0, flexible Some(0)) {
-        0.. => group_id: String;
+        0.. => group_id: String as Group;
         0.. => topics: Vec<AlterShareGroupOffsetsRequestTopic>;
     }
 
     struct AlterShareGroupOffsetsRequestTopic {
-        0.. => topic_name: String;
+        0.. => topic_name: String as Topic;
         0.. => partitions: Vec<AlterShareGroupOffsetsRequestPartition>;
     }
 
@@ -22,12 +22,12 @@ message! {
     struct AlterShareGroupOffsetsResponse (0..=0, flexible Some(0)) {
         0.. => throttle_time_ms: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
+        0.. => error_message: Option<String> as Text;
         0.. => responses: Vec<AlterShareGroupOffsetsResponseTopic>;
     }
 
     struct AlterShareGroupOffsetsResponseTopic {
-        0.. => topic_name: String;
+        0.. => topic_name: String as Topic;
         0.. => topic_id: Uuid;
         0.. => partitions: Vec<AlterShareGroupOffsetsResponsePartition>;
     }
@@ -35,6 +35,6 @@ message! {
     struct AlterShareGroupOffsetsResponsePartition {
         0.. => partition_index: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
+        0.. => error_message: Option<String> as Text;
     }
 }

@@ -31,6 +31,6 @@ message! {
     struct AlterUserScramCredentialsResult {
         0.. => user: String;
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
     }
 }

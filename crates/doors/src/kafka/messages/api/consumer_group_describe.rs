@@ -5,7 +5,7 @@ use super::super::message::message;
 
 message! {
     struct ConsumerGroupDescribeRequest (0..=1, flexible Some(0)) {
-        0.. => group_ids: Vec<String>;
+        0.. => group_ids: Vec<String> as Group;
         0.. => include_authorized_operations: bool;
     }
 
@@ -16,8 +16,8 @@ message! {
 
     struct DescribedGroup {
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
-        0.. => group_id: String;
+        0.. => error_message: Option<String> as Text;
+        0.. => group_id: String as Group;
         0.. => group_state: String;
         0.. => group_epoch: i32;
         0.. => assignment_epoch: i32;
@@ -33,8 +33,8 @@ message! {
         0.. => member_epoch: i32;
         0.. => client_id: String;
         0.. => client_host: String;
-        0.. => subscribed_topic_names: Vec<String>;
-        0.. => subscribed_topic_regex: Option<String>;
+        0.. => subscribed_topic_names: Vec<String> as Topic;
+        0.. => subscribed_topic_regex: Option<String> as TopicPattern;
         0.. => assignment: Assignment;
         0.. => target_assignment: Assignment;
         1.. => member_type: i8 = -1;
@@ -46,7 +46,7 @@ message! {
 
     struct TopicPartitions {
         0.. => topic_id: Uuid;
-        0.. => topic_name: String;
+        0.. => topic_name: String as Topic;
         0.. => partitions: Vec<i32>;
     }
 }

@@ -5,14 +5,14 @@ use super::super::message::message;
 
 message! {
     struct ConsumerGroupHeartbeatRequest (0..=1, flexible Some(0)) {
-        0.. => group_id: String;
+        0.. => group_id: String as Group;
         0.. => member_id: String;
         0.. => member_epoch: i32;
         0.. => instance_id: Option<String>;
         0.. => rack_id: Option<String>;
         0.. => rebalance_timeout_ms: i32 = -1;
-        0.. => subscribed_topic_names: Option<Vec<String>>;
-        1.. => subscribed_topic_regex: Option<String>;
+        0.. => subscribed_topic_names: Option<Vec<String>> as Topic;
+        1.. => subscribed_topic_regex: Option<String> as TopicPattern;
         0.. => server_assignor: Option<String>;
         0.. => topic_partitions: Option<Vec<TopicPartitions>>;
     }
@@ -25,7 +25,7 @@ message! {
     struct ConsumerGroupHeartbeatResponse (0..=1, flexible Some(0)) {
         0.. => throttle_time_ms: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
+        0.. => error_message: Option<String> as Text;
         0.. => member_id: Option<String>;
         0.. => member_epoch: i32;
         0.. => heartbeat_interval_ms: i32;

@@ -11,7 +11,7 @@ message! {
     }
 
     struct TopicPartition {
-        0.. => topic: String;
+        0.. => topic: String as Topic;
         0.. => partitions: Vec<i32>;
     }
 }

@@ -6,7 +6,7 @@ use super::super::message::message;
 
 message! {
     struct ConsumerProtocolSubscription (0..=3, flexible None) {
-        0.. => topics: Vec<String>;
+        0.. => topics: Vec<String> as Topic;
         0.. => user_data: Option<Bytes>;
         1.. => owned_partitions: Vec<TopicPartition>;
         2.. => generation_id: i32 = -1;
@@ -14,7 +14,7 @@ message! {
     }
 
     struct TopicPartition {
-        1.. => topic: String;
+        1.. => topic: String as Topic;
         1.. => partitions: Vec<i32>;
     }
 }

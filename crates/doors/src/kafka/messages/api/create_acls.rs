@@ -24,6 +24,6 @@ message! {
 
     struct AclCreationResult {
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
     }
 }

@@ -10,7 +10,7 @@ message! {
     }
 
     struct CreatePartitionsTopic {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => count: i32;
         0.. => assignments: Option<Vec<CreatePartitionsAssignment>> = Some(Vec::new());
     }
@@ -25,8 +25,8 @@ message! {
     }
 
     struct CreatePartitionsTopicResult {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
+        0.. => error_message: Option<String> as Text;
     }
 }

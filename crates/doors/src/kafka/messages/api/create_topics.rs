@@ -11,7 +11,7 @@ message! {
     }
 
     struct CreatableTopic {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => num_partitions: i32;
         0.. => replication_factor: i16;
         0.. => assignments: Vec<CreatableReplicaAssignment>;
@@ -34,10 +34,10 @@ message! {
     }
 
     struct CreatableTopicResult {
-        0.. => name: String;
+        0.. => name: String as Topic;
         7.. => topic_id: Uuid;
         0.. => error_code: i16;
-        1.. => error_message: Option<String> = Some(String::new());
+        1.. => error_message: Option<String> as Text = Some(String::new());
         5.. => num_partitions: i32 = -1;
         5.. => replication_factor: i16 = -1;
         5.. => configs: Option<Vec<CreatableTopicConfigs>> = Some(Vec::new());

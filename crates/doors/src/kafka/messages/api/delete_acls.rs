@@ -24,13 +24,13 @@ message! {
 
     struct DeleteAclsFilterResult {
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
         0.. => matching_acls: Vec<DeleteAclsMatchingAcl>;
     }
 
     struct DeleteAclsMatchingAcl {
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
         0.. => resource_type: i8;
         0.. => resource_name: String;
         1.. => pattern_type: i8 = 3;

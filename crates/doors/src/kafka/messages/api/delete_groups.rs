@@ -4,7 +4,7 @@ use super::super::message::message;
 
 message! {
     struct DeleteGroupsRequest (0..=2, flexible Some(2)) {
-        0.. => groups_names: Vec<String>;
+        0.. => groups_names: Vec<String> as Group;
     }
 
     struct DeleteGroupsResponse (0..=2, flexible Some(2)) {
@@ -13,7 +13,7 @@ message! {
     }
 
     struct DeletableGroupResult {
-        0.. => group_id: String;
+        0.. => group_id: String as Group;
         0.. => error_code: i16;
     }
 }

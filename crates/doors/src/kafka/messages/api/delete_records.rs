@@ -9,7 +9,7 @@ message! {
     }
 
     struct DeleteRecordsTopic {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<DeleteRecordsPartition>;
     }
 
@@ -24,7 +24,7 @@ message! {
     }
 
     struct DeleteRecordsTopicResult {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<DeleteRecordsPartitionResult>;
     }
 

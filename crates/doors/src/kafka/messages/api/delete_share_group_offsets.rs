@@ -5,25 +5,25 @@ use super::super::message::message;
 
 message! {
     struct DeleteShareGroupOffsetsRequest (0..=0, flexible Some(0)) {
-        0.. => group_id: String;
+        0.. => group_id: String as Group;
         0.. => topics: Vec<DeleteShareGroupOffsetsRequestTopic>;
     }
 
     struct DeleteShareGroupOffsetsRequestTopic {
-        0.. => topic_name: String;
+        0.. => topic_name: String as Topic;
     }
 
     struct DeleteShareGroupOffsetsResponse (0..=0, flexible Some(0)) {
         0.. => throttle_time_ms: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
+        0.. => error_message: Option<String> as Text;
         0.. => responses: Vec<DeleteShareGroupOffsetsResponseTopic>;
     }
 
     struct DeleteShareGroupOffsetsResponseTopic {
-        0.. => topic_name: String;
+        0.. => topic_name: String as Topic;
         0.. => topic_id: Uuid;
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
+        0.. => error_message: Option<String> as Text;
     }
 }

@@ -6,12 +6,12 @@ use super::super::message::message;
 message! {
     struct DeleteTopicsRequest (1..=6, flexible Some(4)) {
         6.. => topics: Vec<DeleteTopicState>;
-        0..=5 => topic_names: Vec<String>;
+        0..=5 => topic_names: Vec<String> as Topic;
         0.. => timeout_ms: i32;
     }
 
     struct DeleteTopicState {
-        6.. => name: Option<String>;
+        6.. => name: Option<String> as Topic;
         6.. => topic_id: Uuid;
     }
 
@@ -21,9 +21,9 @@ message! {
     }
 
     struct DeletableTopicResult {
-        0.., null 6.. => name: Option<String> = Some(String::new());
+        0.., null 6.. => name: Option<String> as Topic = Some(String::new());
         6.. => topic_id: Uuid;
         0.. => error_code: i16;
-        5.. => error_message: Option<String>;
+        5.. => error_message: Option<String> as Text;
     }
 }

@@ -16,7 +16,7 @@ message! {
     struct DescribeAclsResponse (1..=3, flexible Some(2)) {
         0.. => throttle_time_ms: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
         0.. => resources: Vec<DescribeAclsResource>;
     }
 

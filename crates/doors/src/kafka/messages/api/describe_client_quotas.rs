@@ -17,7 +17,7 @@ message! {
     struct DescribeClientQuotasResponse (0..=1, flexible Some(1)) {
         0.. => throttle_time_ms: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
         0.. => entries: Option<Vec<EntryData>> = Some(Vec::new());
     }
 

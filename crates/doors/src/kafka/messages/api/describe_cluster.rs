@@ -12,7 +12,7 @@ message! {
     struct DescribeClusterResponse (0..=2, flexible Some(0)) {
         0.. => throttle_time_ms: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
+        0.. => error_message: Option<String> as Text;
         1.. => endpoint_type: i8 = 1;
         0.. => cluster_id: String;
         0.. => controller_id: i32 = -1;

@@ -11,7 +11,7 @@ message! {
 
     struct DescribeConfigsResource {
         0.. => resource_type: i8;
-        0.. => resource_name: String;
+        0.. => resource_name: String as Configured(resource_type);
         0.. => configuration_keys: Option<Vec<String>> = Some(Vec::new());
     }
 
@@ -22,9 +22,9 @@ message! {
 
     struct DescribeConfigsResult {
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
         0.. => resource_type: i8;
-        0.. => resource_name: String;
+        0.. => resource_name: String as Configured(resource_type);
         0.. => configs: Vec<DescribeConfigsResourceResult>;
     }
 

@@ -6,7 +6,7 @@ use super::super::message::message;
 
 message! {
     struct DescribeGroupsRequest (0..=6, flexible Some(5)) {
-        0.. => groups: Vec<String>;
+        0.. => groups: Vec<String> as Group;
         3.. => include_authorized_operations: bool;
     }
 
@@ -17,8 +17,8 @@ message! {
 
     struct DescribedGroup {
         0.. => error_code: i16;
-        6.. => error_message: Option<String>;
-        0.. => group_id: String;
+        6.. => error_message: Option<String> as Text;
+        0.. => group_id: String as Group;
         0.. => group_state: String;
         0.. => protocol_type: String;
         0.. => protocol_data: String;

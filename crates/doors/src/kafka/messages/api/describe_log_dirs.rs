@@ -8,7 +8,7 @@ message! {
     }
 
     struct DescribableLogDirTopic {
-        0.. => topic: String;
+        0.. => topic: String as Topic;
         0.. => partitions: Vec<i32>;
     }
 
@@ -27,7 +27,7 @@ message! {
     }
 
     struct DescribeLogDirsTopic {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<DescribeLogDirsPartition>;
     }
 

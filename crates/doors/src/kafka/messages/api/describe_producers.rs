@@ -8,7 +8,7 @@ message! {
     }
 
     struct TopicRequest {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partition_indexes: Vec<i32>;
     }
 
@@ -18,14 +18,14 @@ message! {
     }
 
     struct TopicResponse {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<PartitionResponse>;
     }
 
     struct PartitionResponse {
         0.. => partition_index: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
+        0.. => error_message: Option<String> as Text;
         0.. => active_producers: Vec<ProducerState>;
     }
 

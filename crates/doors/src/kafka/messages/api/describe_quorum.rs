@@ -9,7 +9,7 @@ message! {
     }
 
     struct TopicData {
-        0.. => topic_name: String;
+        0.. => topic_name: String as Topic;
         0.. => partitions: Vec<PartitionData>;
     }
 
@@ -19,20 +19,20 @@ message! {
 
     struct DescribeQuorumResponse (0..=2, flexible Some(0)) {
         0.. => error_code: i16;
-        2.. => error_message: Option<String> = Some(String::new());
+        2.. => error_message: Option<String> as Text = Some(String::new());
         0.. => topics: Vec<ResponseTopicData>;
         2.. => nodes: Vec<Node>;
     }
 
     struct ResponseTopicData {
-        0.. => topic_name: String;
+        0.. => topic_name: String as Topic;
         0.. => partitions: Vec<ResponsePartitionData>;
     }
 
     struct ResponsePartitionData {
         0.. => partition_index: i32;
         0.. => error_code: i16;
-        2.. => error_message: Option<String> = Some(String::new());
+        2.. => error_message: Option<String> as Text = Some(String::new());
         0.. => leader_id: i32;
         0.. => leader_epoch: i32;
         0.. => high_watermark: i64;

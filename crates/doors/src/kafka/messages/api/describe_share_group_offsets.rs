@@ -9,12 +9,12 @@ message! {
     }
 
     struct DescribeShareGroupOffsetsRequestGroup {
-        0.. => group_id: String;
+        0.. => group_id: String as Group;
         0.. => topics: Option<Vec<DescribeShareGroupOffsetsRequestTopic>> = Some(Vec::new());
     }
 
     struct DescribeShareGroupOffsetsRequestTopic {
-        0.. => topic_name: String;
+        0.. => topic_name: String as Topic;
         0.. => partitions: Vec<i32>;
     }
 
@@ -24,14 +24,14 @@ message! {
     }
 
     struct DescribeShareGroupOffsetsResponseGroup {
-        0.. => group_id: String;
+        0.. => group_id: String as Group;
         0.. => topics: Vec<DescribeShareGroupOffsetsResponseTopic>;
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
+        0.. => error_message: Option<String> as Text;
     }
 
     struct DescribeShareGroupOffsetsResponseTopic {
-        0.. => topic_name: String;
+        0.. => topic_name: String as Topic;
         0.. => topic_id: Uuid;
         0.. => partitions: Vec<DescribeShareGroupOffsetsResponsePartition>;
     }
@@ -42,6 +42,6 @@ message! {
         0.. => leader_epoch: i32;
         1.. => lag: i64 = -1;
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
+        0.. => error_message: Option<String> as Text;
     }
 }

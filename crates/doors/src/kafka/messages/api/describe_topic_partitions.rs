@@ -11,11 +11,11 @@ message! {
     }
 
     struct TopicRequest {
-        0.. => name: String;
+        0.. => name: String as Topic;
     }
 
     struct Cursor {
-        0.. => topic_name: String;
+        0.. => topic_name: String as Topic;
         0.. => partition_index: i32;
     }
 
@@ -27,7 +27,7 @@ message! {
 
     struct DescribeTopicPartitionsResponseTopic {
         0.. => error_code: i16;
-        0.. => name: Option<String> = Some(String::new());
+        0.. => name: Option<String> as Topic = Some(String::new());
         0.. => topic_id: Uuid;
         0.. => is_internal: bool;
         0.. => partitions: Vec<DescribeTopicPartitionsResponsePartition>;

@@ -4,7 +4,7 @@ use super::super::message::message;
 
 message! {
     struct DescribeTransactionsRequest (0..=0, flexible Some(0)) {
-        0.. => transactional_ids: Vec<String>;
+        0.. => transactional_ids: Vec<String> as Transaction;
     }
 
     struct DescribeTransactionsResponse (0..=0, flexible Some(0)) {
@@ -14,7 +14,7 @@ message! {
 
     struct TransactionState {
         0.. => error_code: i16;
-        0.. => transactional_id: String;
+        0.. => transactional_id: String as Transaction;
         0.. => transaction_state: String;
         0.. => transaction_timeout_ms: i32;
         0.. => transaction_start_time_ms: i64;
@@ -24,7 +24,7 @@ message! {
     }
 
     struct TopicData {
-        0.. => topic: String;
+        0.. => topic: String as Topic;
         0.. => partitions: Vec<i32>;
     }
 }

@@ -14,14 +14,14 @@ message! {
     struct DescribeUserScramCredentialsResponse (0..=0, flexible Some(0)) {
         0.. => throttle_time_ms: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
         0.. => results: Vec<DescribeUserScramCredentialsResult>;
     }
 
     struct DescribeUserScramCredentialsResult {
         0.. => user: String;
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
         0.. => credential_infos: Vec<CredentialInfo>;
     }
 

@@ -10,7 +10,7 @@ message! {
     }
 
     struct TopicPartitions {
-        0.. => topic: String;
+        0.. => topic: String as Topic;
         0.. => partitions: Vec<i32>;
     }
 
@@ -21,13 +21,13 @@ message! {
     }
 
     struct ReplicaElectionResult {
-        0.. => topic: String;
+        0.. => topic: String as Topic;
         0.. => partition_result: Vec<PartitionResult>;
     }
 
     struct PartitionResult {
         0.. => partition_id: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
     }
 }

@@ -4,7 +4,7 @@ use super::super::message::message;
 
 message! {
     struct EndTxnRequest (0..=4, flexible Some(3)) {
-        0.. => transactional_id: String;
+        0.. => transactional_id: String as Transaction;
         0.. => producer_id: i64;
         0.. => producer_epoch: i16;
         0.. => committed: bool;

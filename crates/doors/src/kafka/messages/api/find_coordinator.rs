@@ -4,15 +4,15 @@ use super::super::message::message;
 
 message! {
     struct FindCoordinatorRequest (0..=4, flexible Some(3)) {
-        0..=3 => key: String;
+        0..=3 => key: String as Coordinated;
         1.. => key_type: i8;
-        4.. => coordinator_keys: Vec<String>;
+        4.. => coordinator_keys: Vec<String> as Coordinated;
     }
 
     struct FindCoordinatorResponse (0..=4, flexible Some(3)) {
         1.. => throttle_time_ms: i32;
         0..=3 => error_code: i16;
-        1..=3 => error_message: Option<String> = Some(String::new());
+        1..=3 => error_message: Option<String> as Text = Some(String::new());
         0..=3 => node_id: i32;
         0..=3 => host: String;
         0..=3 => port: i32;
@@ -20,11 +20,11 @@ message! {
     }
 
     struct Coordinator {
-        4.. => key: String;
+        4.. => key: String as Coordinated;
         4.. => node_id: i32;
         4.. => host: String;
         4.. => port: i32;
         4.. => error_code: i16;
-        4.. => error_message: Option<String> = Some(String::new());
+        4.. => error_message: Option<String> as Text = Some(String::new());
     }
 }

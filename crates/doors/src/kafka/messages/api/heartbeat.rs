@@ -4,7 +4,7 @@ use super::super::message::message;
 
 message! {
     struct HeartbeatRequest (0..=4, flexible Some(4)) {
-        0.. => group_id: String;
+        0.. => group_id: String as Group;
         0.. => generation_id: i32;
         0.. => member_id: String;
         3.. => group_instance_id: Option<String>;

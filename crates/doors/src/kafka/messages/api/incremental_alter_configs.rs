@@ -10,7 +10,7 @@ message! {
 
     struct AlterConfigsResource {
         0.. => resource_type: i8;
-        0.. => resource_name: String;
+        0.. => resource_name: String as Configured(resource_type);
         0.. => configs: Vec<AlterableConfig>;
     }
 
@@ -27,8 +27,8 @@ message! {
 
     struct AlterConfigsResourceResponse {
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
         0.. => resource_type: i8;
-        0.. => resource_name: String;
+        0.. => resource_name: String as Configured(resource_type);
     }
 }

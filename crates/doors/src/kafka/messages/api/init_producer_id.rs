@@ -4,7 +4,7 @@ use super::super::message::message;
 
 message! {
     struct InitProducerIdRequest (0..=4, flexible Some(2)) {
-        0.. => transactional_id: Option<String> = Some(String::new());
+        0.. => transactional_id: Option<String> as Transaction = Some(String::new());
         0.. => transaction_timeout_ms: i32;
         3.. => producer_id: i64 = -1;
         3.. => producer_epoch: i16 = -1;

@@ -6,7 +6,7 @@ use super::super::message::message;
 
 message! {
     struct JoinGroupRequest (0..=9, flexible Some(6)) {
-        0.. => group_id: String;
+        0.. => group_id: String as Group;
         0.. => session_timeout_ms: i32;
         1.. => rebalance_timeout_ms: i32 = -1;
         0.. => member_id: String;

@@ -4,7 +4,7 @@ use super::super::message::message;
 
 message! {
     struct LeaveGroupRequest (0..=5, flexible Some(4)) {
-        0.. => group_id: String;
+        0.. => group_id: String as Group;
         0..=2 => member_id: String;
         3.. => members: Vec<MemberIdentity>;
     }

@@ -14,7 +14,7 @@ message! {
     }
 
     struct ConfigResource {
-        0.. => resource_name: String;
+        0.. => resource_name: String as Configured(resource_type);
         1.. => resource_type: i8 = 16;
     }
 }

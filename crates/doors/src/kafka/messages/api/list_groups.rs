@@ -15,7 +15,7 @@ message! {
     }
 
     struct ListedGroup {
-        0.. => group_id: String;
+        0.. => group_id: String as Group;
         0.. => protocol_type: String;
         4.. => group_state: String;
         5.. => group_type: String;

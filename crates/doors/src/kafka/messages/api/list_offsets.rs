@@ -10,7 +10,7 @@ message! {
     }
 
     struct ListOffsetsTopic {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<ListOffsetsPartition>;
     }
 
@@ -26,7 +26,7 @@ message! {
     }
 
     struct ListOffsetsTopicResponse {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<ListOffsetsPartitionResponse>;
     }
 

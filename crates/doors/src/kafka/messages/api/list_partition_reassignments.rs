@@ -9,19 +9,19 @@ message! {
     }
 
     struct ListPartitionReassignmentsTopics {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partition_indexes: Vec<i32>;
     }
 
     struct ListPartitionReassignmentsResponse (0..=0, flexible Some(0)) {
         0.. => throttle_time_ms: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
         0.. => topics: Vec<OngoingTopicReassignment>;
     }
 
     struct OngoingTopicReassignment {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<OngoingPartitionReassignment>;
     }
 

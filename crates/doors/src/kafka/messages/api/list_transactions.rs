@@ -17,7 +17,7 @@ message! {
     }
 
     struct TransactionState {
-        0.. => transactional_id: String;
+        0.. => transactional_id: String as Transaction;
         0.. => producer_id: i64;
         0.. => transaction_state: String;
     }

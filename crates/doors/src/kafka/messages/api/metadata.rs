@@ -13,7 +13,7 @@ message! {
 
     struct MetadataRequestTopic {
         10.. => topic_id: Uuid;
-        0.., null 10.. => name: Option<String> = Some(String::new());
+        0.., null 10.. => name: Option<String> as Topic = Some(String::new());
     }
 
     struct MetadataResponse (0..=12, flexible Some(9)) {
@@ -34,7 +34,7 @@ message! {
 
     struct MetadataResponseTopic {
         0.. => error_code: i16;
-        0.., null 12.. => name: Option<String> = Some(String::new());
+        0.., null 12.. => name: Option<String> as Topic = Some(String::new());
         10.. => topic_id: Uuid;
         1.. => is_internal: bool;
         0.. => partitions: Vec<MetadataResponsePartition>;

@@ -4,7 +4,7 @@ use super::super::message::message;
 
 message! {
     struct OffsetCommitRequest (2..=9, flexible Some(8)) {
-        0.. => group_id: String;
+        0.. => group_id: String as Group;
         1.. => generation_id_or_member_epoch: i32 = -1;
         1.. => member_id: String;
         7.. => group_instance_id: Option<String>;
@@ -13,7 +13,7 @@ message! {
     }
 
     struct OffsetCommitRequestTopic {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<OffsetCommitRequestPartition>;
     }
 
@@ -30,7 +30,7 @@ message! {
     }
 
     struct OffsetCommitResponseTopic {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<OffsetCommitResponsePartition>;
     }
 

@@ -4,12 +4,12 @@ use super::super::message::message;
 
 message! {
     struct OffsetDeleteRequest (0..=0, flexible None) {
-        0.. => group_id: String;
+        0.. => group_id: String as Group;
         0.. => topics: Vec<OffsetDeleteRequestTopic>;
     }
 
     struct OffsetDeleteRequestTopic {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<OffsetDeleteRequestPartition>;
     }
 
@@ -24,7 +24,7 @@ message! {
     }
 
     struct OffsetDeleteResponseTopic {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<OffsetDeleteResponsePartition>;
     }
 

@@ -4,26 +4,26 @@ use super::super::message::message;
 
 message! {
     struct OffsetFetchRequest (1..=9, flexible Some(6)) {
-        0..=7 => group_id: String;
+        0..=7 => group_id: String as Group;
         0..=7, null 2..=7 => topics: Option<Vec<OffsetFetchRequestTopic>> = Some(Vec::new());
         8.. => groups: Vec<OffsetFetchRequestGroup>;
         7.. => require_stable: bool;
     }
 
     struct OffsetFetchRequestTopic {
-        0..=7 => name: String;
+        0..=7 => name: String as Topic;
         0..=7 => partition_indexes: Vec<i32>;
     }
 
     struct OffsetFetchRequestGroup {
-        8.. => group_id: String;
+        8.. => group_id: String as Group;
         9.. => member_id: Option<String>;
         9.. => member_epoch: i32 = -1;
         8.. => topics: Option<Vec<OffsetFetchRequestTopics>> = Some(Vec::new());
     }
 
     struct OffsetFetchRequestTopics {
-        8.. => name: String;
+        8.. => name: String as Topic;
         8.. => partition_indexes: Vec<i32>;
     }
 
@@ -35,7 +35,7 @@ message! {
     }
 
     struct OffsetFetchResponseTopic {
-        0..=7 => name: String;
+        0..=7 => name: String as Topic;
         0..=7 => partitions: Vec<OffsetFetchResponsePartition>;
     }
 
@@ -48,13 +48,13 @@ message! {
     }
 
     struct OffsetFetchResponseGroup {
-        8.. => group_id: String;
+        8.. => group_id: String as Group;
         8.. => topics: Vec<OffsetFetchResponseTopics>;
         8.. => error_code: i16;
     }
 
     struct OffsetFetchResponseTopics {
-        8.. => name: String;
+        8.. => name: String as Topic;
         8.. => partitions: Vec<OffsetFetchResponsePartitions>;
     }
 

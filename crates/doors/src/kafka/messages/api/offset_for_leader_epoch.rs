@@ -9,7 +9,7 @@ message! {
     }
 
     struct OffsetForLeaderTopic {
-        0.. => topic: String;
+        0.. => topic: String as Topic;
         0.. => partitions: Vec<OffsetForLeaderPartition>;
     }
 
@@ -25,7 +25,7 @@ message! {
     }
 
     struct OffsetForLeaderTopicResult {
-        0.. => topic: String;
+        0.. => topic: String as Topic;
         0.. => partitions: Vec<EpochEndOffset>;
     }
 

@@ -11,7 +11,7 @@ message! {
 
     struct SaslAuthenticateResponse (0..=2, flexible Some(2)) {
         0.. => error_code: i16;
-        0.. => error_message: Option<String> = Some(String::new());
+        0.. => error_message: Option<String> as Text = Some(String::new());
         0.. => auth_bytes: Bytes;
         1.. => session_lifetime_ms: i64;
     }

@@ -5,7 +5,7 @@ use super::super::message::message;
 
 message! {
     struct ShareAcknowledgeRequest (1..=2, flexible Some(0)) {
-        0.. => group_id: Option<String>;
+        0.. => group_id: Option<String> as Group;
         0.. => member_id: Option<String> = Some(String::new());
         0.. => share_session_epoch: i32;
         2.. => is_renew_ack: bool;
@@ -31,7 +31,7 @@ message! {
     struct ShareAcknowledgeResponse (1..=2, flexible Some(0)) {
         0.. => throttle_time_ms: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
+        0.. => error_message: Option<String> as Text;
         2.. => acquisition_lock_timeout_ms: i32;
         0.. => responses: Vec<ShareAcknowledgeTopicResponse>;
         0.. => node_endpoints: Vec<NodeEndpoint>;
@@ -45,7 +45,7 @@ message! {
     struct PartitionData {
         0.. => partition_index: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
+        0.. => error_message: Option<String> as Text;
         0.. => current_leader: LeaderIdAndEpoch;
     }
 

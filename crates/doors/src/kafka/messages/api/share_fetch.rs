@@ -7,7 +7,7 @@ use super::super::message::message;
 
 message! {
     struct ShareFetchRequest (1..=2, flexible Some(0)) {
-        0.. => group_id: Option<String>;
+        0.. => group_id: Option<String> as Group;
         0.. => member_id: Option<String> = Some(String::new());
         0.. => share_session_epoch: i32;
         0.. => max_wait_ms: i32;
@@ -45,7 +45,7 @@ message! {
     struct ShareFetchResponse (1..=2, flexible Some(0)) {
         0.. => throttle_time_ms: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
+        0.. => error_message: Option<String> as Text;
         1.. => acquisition_lock_timeout_ms: i32;
         0.. => responses: Vec<ShareFetchableTopicResponse>;
         0.. => node_endpoints: Vec<NodeEndpoint>;
@@ -59,9 +59,9 @@ message! {
     struct PartitionData {
         0.. => partition_index: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
+        0.. => error_message: Option<String> as Text;
         0.. => acknowledge_error_code: i16;
-        0.. => acknowledge_error_message: Option<String>;
+        0.. => acknowledge_error_message: Option<String> as Text;
         0.. => current_leader: LeaderIdAndEpoch;
         0.. => records: Bytes;
         0.. => acquired_records: Vec<AcquiredRecords>;

@@ -5,7 +5,7 @@ use super::super::message::message;
 
 message! {
     struct ShareGroupDescribeRequest (1..=1, flexible Some(0)) {
-        0.. => group_ids: Vec<String>;
+        0.. => group_ids: Vec<String> as Group;
         0.. => include_authorized_operations: bool;
     }
 
@@ -16,8 +16,8 @@ message! {
 
     struct DescribedGroup {
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
-        0.. => group_id: String;
+        0.. => error_message: Option<String> as Text;
+        0.. => group_id: String as Group;
         0.. => group_state: String;
         0.. => group_epoch: i32;
         0.. => assignment_epoch: i32;
@@ -32,7 +32,7 @@ message! {
         0.. => member_epoch: i32;
         0.. => client_id: String;
         0.. => client_host: String;
-        0.. => subscribed_topic_names: Vec<String>;
+        0.. => subscribed_topic_names: Vec<String> as Topic;
         0.. => assignment: Assignment;
     }
 
@@ -42,7 +42,7 @@ message! {
 
     struct TopicPartitions {
         0.. => topic_id: Uuid;
-        0.. => topic_name: String;
+        0.. => topic_name: String as Topic;
         0.. => partitions: Vec<i32>;
     }
 }

@@ -5,17 +5,17 @@ use super::super::message::message;
 
 message! {
     struct ShareGroupHeartbeatRequest (1..=1, flexible Some(0)) {
-        0.. => group_id: String;
+        0.. => group_id: String as Group;
         0.. => member_id: String;
         0.. => member_epoch: i32;
         0.. => rack_id: Option<String>;
-        0.. => subscribed_topic_names: Option<Vec<String>>;
+        0.. => subscribed_topic_names: Option<Vec<String>> as Topic;
     }
 
     struct ShareGroupHeartbeatResponse (1..=1, flexible Some(0)) {
         0.. => throttle_time_ms: i32;
         0.. => error_code: i16;
-        0.. => error_message: Option<String>;
+        0.. => error_message: Option<String> as Text;
         0.. => member_id: Option<String>;
         0.. => member_epoch: i32;
         0.. => heartbeat_interval_ms: i32;

@@ -4,8 +4,8 @@ use super::super::message::message;
 
 message! {
     struct TxnOffsetCommitRequest (0..=4, flexible Some(3)) {
-        0.. => transactional_id: String;
-        0.. => group_id: String;
+        0.. => transactional_id: String as Transaction;
+        0.. => group_id: String as Group;
         0.. => producer_id: i64;
         0.. => producer_epoch: i16;
         3.. => generation_id: i32 = -1;
@@ -15,7 +15,7 @@ message! {
     }
 
     struct TxnOffsetCommitRequestTopic {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<TxnOffsetCommitRequestPartition>;
     }
 
@@ -32,7 +32,7 @@ message! {
     }
 
     struct TxnOffsetCommitResponseTopic {
-        0.. => name: String;
+        0.. => name: String as Topic;
         0.. => partitions: Vec<TxnOffsetCommitResponsePartition>;
     }
 
