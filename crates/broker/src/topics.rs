@@ -8,7 +8,7 @@ use engine::ids::{is_inbox, is_internal};
 use engine::security::{QuotaKind, TenantName};
 use engine::{
     Error, ErrorKind, Offset, PartitionId, Pattern, Result, SettingsChange, Start, Storage, TopicId, TopicName,
-    TopicSettings, nearest,
+    TopicSettings, nearest_resource,
 };
 
 use crate::commit::Commit;
@@ -291,7 +291,7 @@ impl Core {
     pub(crate) fn no_such_topic(&self, name: &str) -> Error {
         let topics = self.topics.read();
         let names = topics.values().filter(|topic| !topic.name.is_hidden()).map(|topic| topic.name.as_str());
-        match nearest(name, names) {
+        match nearest_resource(name, names) {
             Some(nearest) => Error::not_found(format!(
                 "there is no topic '{name}'; did you mean '{nearest}'? Otherwise create it, or list those that exist"
             )),

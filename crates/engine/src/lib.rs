@@ -48,7 +48,7 @@ pub use codec::Codec;
 pub use error::{Error, ErrorKind, Result, RetryClass};
 pub use fanout::{Delivery, Fanout, Feed, FeedLimits, Offer, Overflow};
 pub use ids::{Offset, PartitionId, SourceId, Start, TopicId, TopicName, TopicPartition};
-pub use nearest::nearest;
+pub use nearest::{nearest, nearest_resource};
 pub use partition::{Partition, Placed};
 pub use pattern::{Missing, Pattern, Rule};
 pub use producers::Isolation;

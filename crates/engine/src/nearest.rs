@@ -12,6 +12,21 @@ pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&
     (distance <= allowed(nearest) && 2 * distance <= name.len().max(nearest.len())).then_some(nearest)
 }
 
+/// Returns the known name of a topic, a queue or a cache that is nearest to an unknown one. It has the same beginning
+/// up to the dot that ends the prefix of a tenant, so that no client receives a name of another tenant.
+pub fn nearest_resource<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let begin = tenant_prefix(name);
+    nearest(name, known.filter(|known| known.starts_with(begin)))
+}
+
+/// Returns the beginning of a name that is the prefix of a tenant, if there is such a tenant: see
+/// [`TenantName`](crate::security::TenantName). It is empty if the name has no such beginning.
+fn tenant_prefix(name: &str) -> &str {
+    // Only the prefix of a project has two dots.
+    let at = if name.starts_with('_') { 1 } else { 0 };
+    name.match_indices('.').nth(at).map_or("", |(dot, _)| &name[..=dot])
+}
+
 /// Returns the Levenshtein distance.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -42,5 +57,19 @@ mod tests {
         assert_eq!(nearest("x"), None, "nothing of it is alike");
         assert_eq!(nearest("nope"), None);
         assert_eq!(super::nearest("foo", ["jobs", "logs"].into_iter()), None);
+    }
+
+    #[test]
+    fn the_nearest_name_is_one_of_the_same_tenant() {
+        let known = ["acme.orders", "acmf.order", "_project.shop.order", "_project.shoq.ordes", "order"];
+        let nearest = |name| nearest_resource(name, known.into_iter());
+        assert_eq!(nearest("acme.order"), Some("acme.orders"));
+        assert_eq!(nearest("acmg.orders"), None);
+        assert_eq!(nearest("_project.shop.orders"), Some("_project.shop.order"));
+        assert_eq!(nearest("_project.shoe.order"), None);
+        assert_eq!(nearest("ordre"), Some("order"));
+        for tenant in ["acme", "project:shop"].map(|name| crate::security::TenantName::parse(name).expect("a name")) {
+            assert_eq!(tenant_prefix(&tenant.inner("a.b")), tenant.prefix());
+        }
     }
 }

@@ -32,7 +32,7 @@ use std::time::Duration;
 use engine::cache::record::CACHES_TOPIC;
 use engine::cache::{Budget, CACHES_MAX, CacheName, CacheSettings, CacheStatus, StripeStats, TTL_MS_MAX};
 use engine::security::{QuotaKind, TenantName};
-use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings, nearest};
+use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings, nearest_resource};
 use parking_lot::{Mutex, RwLock};
 
 use crate::commit::Commit;
@@ -268,7 +268,7 @@ impl Caches {
             return restoring;
         }
         let by_name = self.by_name.read();
-        match nearest(name, by_name.keys().map(CacheName::as_str)) {
+        match nearest_resource(name, by_name.keys().map(CacheName::as_str)) {
             Some(nearest) => Error::not_found(format!("no cache '{name}'; did you mean '{nearest}'?")),
             None => no_such_cache(name),
         }

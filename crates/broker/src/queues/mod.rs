@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::queue::{QueueName, QueueRecord};
-use engine::{Error, Result, nearest};
+use engine::{Error, Result, nearest_resource};
 use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::OnceCell;
 
@@ -146,7 +146,7 @@ impl Queues {
             return Error::busy(format!("queue '{name}' is being restored: try again"));
         }
         let names = queues.keys().filter(|name| !name.is_internal()).map(QueueName::as_str);
-        match nearest(name, names) {
+        match nearest_resource(name, names) {
             Some(nearest) => Error::not_found(format!(
                 "there is no queue {name}; did you mean {nearest}? Otherwise create it, or list the existing queues"
             )),
