@@ -35,12 +35,12 @@ impl Security {
     pub async fn delete_acls(
         self: &Arc<Self>,
         filters: Vec<AclFilter>,
-        is_known: fn(&Acl) -> bool,
+        is_known: impl Fn(&Acl) -> bool,
     ) -> Result<Vec<Vec<Acl>>> {
         let deleted = self
             .change(|tables, _| {
                 let mut found: Vec<Vec<Acl>> = filters.iter().map(|filter| tables.acls.found(filter)).collect();
-                found.iter_mut().for_each(|acls| acls.retain(is_known));
+                found.iter_mut().for_each(|acls| acls.retain(&is_known));
                 let gone: BTreeSet<Acl> = found.iter().flatten().cloned().collect();
                 Ok((gone.into_iter().map(|acl| SecurityRecord::Acl { acl, is_present: false }).collect(), found))
             })

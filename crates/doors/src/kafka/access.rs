@@ -205,6 +205,13 @@ impl Caller {
         }
     }
 
+    /// Returns `true` if lists of the API with this key show a resource to the caller. What a list does not show is not
+    /// refused.
+    pub(super) fn sees(&self, broker: &Broker, key: i16, resource: &Resource<'_>) -> bool {
+        let may = |operation| broker.security.allows(&self.identity, operation, resource);
+        need(key, resource.kind).is_none_or(may)
+    }
+
     /// Checks that the caller may obtain a producer id without a transaction: any client that may write to some topic
     /// may.
     pub(super) fn may_number(&self, broker: &Broker) -> Result<(), Code> {

@@ -1,9 +1,14 @@
 //! Access control lists in Kafka's numbers: describe, create, delete.
+//!
+//! A client of a tenant sees and changes the entries on names of the tenant that it may alter, and gives no more than
+//! it may do itself. Its pattern for all names, `*`, is the broker's pattern for all names with the tenant's prefix.
 
 use std::sync::Arc;
 
 use broker::Broker;
-use engine::security::{Acl, AclFilter, Match, Operation, Pattern, PatternKind, Principal, Resource, ResourceKind};
+use engine::security::{
+    Acl, AclFilter, Match, Operation, Pattern, PatternKind, Principal, Resource, ResourceKind, TenantName,
+};
 use engine::{Error, ErrorKind, Result};
 
 use super::access::{self, kind_code, operation_code};
@@ -23,15 +28,19 @@ const ALLOW: i8 = 3;
 /// creating and describing tokens, and two-phase commits.
 const KINDS_OF_OTHERS: [i8; 2] = [6, 7];
 const OPERATIONS_OF_OTHERS: [i8; 3] = [13, 14, 15];
+/// Name that stands for any, in a literal pattern.
+const WILDCARD: &str = "*";
 /// Types of patterns.
 const COVERING: i8 = 2;
 const LITERAL: i8 = 3;
 const PREFIXED: i8 = 4;
 
 /// Refuses as Kafka does if it has no authorizer (`AclApis` in its source): without authorization no entry takes
-/// effect.
+/// effect. For a client of a tenant, each entry is checked instead of the broker as a whole.
 fn check_enabled(broker: &Broker, caller: &Caller, key: i16) -> std::result::Result<(), (Code, Option<String>)> {
-    caller.may_use(broker, key, &Resource::CLUSTER).map_err(|code| (code, None))?;
+    if caller.tenant().is_none() {
+        caller.may_use(broker, key, &Resource::CLUSTER).map_err(|code| (code, None))?;
+    }
     if broker.is_authorizing() {
         Ok(())
     } else {
@@ -50,17 +59,26 @@ pub(super) async fn describe_acls(
     let found = match check_enabled(broker, caller, 29) {
         Err(why) => Err(why),
         Ok(()) => {
-            let filter = filter_of(DeleteAclsFilter {
-                resource_type_filter: request.resource_type_filter,
-                resource_name_filter: request.resource_name_filter,
-                pattern_type_filter: request.pattern_type_filter,
-                principal_filter: request.principal_filter,
-                host_filter: request.host_filter,
-                operation: request.operation,
-                permission_type: request.permission_type,
-            });
+            let filter = Wanted::of(
+                caller,
+                DeleteAclsFilter {
+                    resource_type_filter: request.resource_type_filter,
+                    resource_name_filter: request.resource_name_filter,
+                    pattern_type_filter: request.pattern_type_filter,
+                    principal_filter: request.principal_filter,
+                    host_filter: request.host_filter,
+                    operation: request.operation,
+                    permission_type: request.permission_type,
+                },
+            );
             match filter {
-                Ok(Some(filter)) => broker.security.acls(&filter).await.map_err(of_error),
+                Ok(Some(wanted)) => {
+                    let found = broker.security.acls(&wanted.filter).await.map_err(of_error);
+                    found.map(|mut acls| {
+                        acls.retain(|acl| wanted.includes(broker, caller, acl));
+                        acls
+                    })
+                }
                 Ok(None) => Ok(Vec::new()),
                 Err(error) => Err(of_error(error)),
             }
@@ -72,10 +90,10 @@ pub(super) async fn describe_acls(
     };
     acls.sort_unstable_by(|a, b| a.pattern.cmp(&b.pattern));
     let resources = acls.chunk_by(|a, b| a.pattern == b.pattern).filter_map(|of_one| {
-        let (resource_type, pattern_type) = codes_of(&of_one[0].pattern)?;
+        let Shown { resource_type, resource_name, pattern_type } = Shown::of(caller.tenant(), &of_one[0].pattern)?;
         Some(DescribeAclsResource {
             resource_type,
-            resource_name: name_of(&of_one[0].pattern),
+            resource_name,
             pattern_type,
             acls: of_one.iter().map(describe).collect(),
         })
@@ -93,7 +111,11 @@ pub(super) async fn create_acls(
     for creation in request.creations {
         let outcome = match &allowed {
             Err(why) => Err(why.clone()),
-            Ok(()) => match acl_of(creation) {
+            Ok(()) => match acl_of(caller.tenant(), creation) {
+                Ok(acl) if !may_give(broker, caller, &acl) => Err((
+                    Code::CLUSTER_AUTHORIZATION_FAILED,
+                    Some("a client of a tenant gives what it may do itself, on names that it may alter".to_owned()),
+                )),
                 Ok(acl) => broker.security.create_acls(vec![acl]).await.map_err(of_error),
                 Err(error) => Err(of_error(error)),
             },
@@ -114,8 +136,11 @@ pub(super) async fn delete_acls(
     for filter in request.filters {
         let outcome = match &allowed {
             Err(why) => Err(why.clone()),
-            Ok(()) => match filter_of(filter) {
-                Ok(Some(filter)) => broker.security.delete_acls(vec![filter], is_kafkas).await.map_err(of_error),
+            Ok(()) => match Wanted::of(caller, filter) {
+                Ok(Some(wanted)) => {
+                    let is_known = |acl: &Acl| wanted.includes(broker, caller, acl);
+                    broker.security.delete_acls(vec![wanted.filter.clone()], is_known).await.map_err(of_error)
+                }
                 Ok(None) => Ok(Vec::new()),
                 Err(error) => Err(of_error(error)),
             },
@@ -123,7 +148,7 @@ pub(super) async fn delete_acls(
         filter_results.push(match outcome {
             Ok(gone) => DeleteAclsFilterResult {
                 error_message: None,
-                matching_acls: gone.iter().flatten().filter_map(deleted).collect(),
+                matching_acls: gone.iter().flatten().filter_map(|acl| deleted(caller.tenant(), acl)).collect(),
                 ..Default::default()
             },
             Err((Code(error_code), error_message)) => {
@@ -142,7 +167,7 @@ fn of_error(error: Error) -> (Code, Option<String>) {
     (code, Some(error.message))
 }
 
-fn acl_of(creation: AclCreation) -> Result<Acl> {
+fn acl_of(tenant: Option<&TenantName>, creation: AclCreation) -> Result<Acl> {
     let kind = kind_of(creation.resource_type)?
         .ok_or_else(|| Error::invalid("the resource type is missing: name one type"))?;
     let operation = operation_of(creation.operation)?
@@ -157,7 +182,7 @@ fn acl_of(creation: AclCreation) -> Result<Acl> {
         }
     };
     Ok(Acl {
-        pattern: Pattern { kind, name: to_ours(kind, creation.resource_name), matching },
+        pattern: pattern_of(tenant, kind, creation.resource_name, matching),
         principal: Principal::parse(&creation.principal)?,
         host: creation.host,
         operation,
@@ -165,8 +190,60 @@ fn acl_of(creation: AclCreation) -> Result<Acl> {
     })
 }
 
-/// Converts a filter. Returns `None` if it names values that no entry here can have, so that it matches nothing. Kafka
-/// compares principals and kinds with those of its entries, and parses none of them.
+/// Entries that a request is about.
+struct Wanted {
+    filter: AclFilter,
+    /// Type that the pattern has for the client; `None` for any.
+    pattern_type: Option<i8>,
+}
+
+impl Wanted {
+    /// Converts a filter. Returns `None` if it matches no entry that the client could have.
+    fn of(caller: &Caller, filter: DeleteAclsFilter) -> Result<Option<Self>> {
+        let pattern_type = filter.pattern_type_filter;
+        let Some(mut filter) = filter_of(filter)? else {
+            return Ok(None);
+        };
+        let Some(tenant) = caller.tenant() else {
+            return Ok(Some(Self { filter, pattern_type: None }));
+        };
+        match &mut filter.name {
+            // Any name: a pattern for all names is literal for the client, and not for the broker.
+            None => filter.matching = Match::Any,
+            Some(name) if name == WILDCARD => {
+                *name = tenant.prefix().to_owned();
+                filter.matching = if filter.matching == Match::Literal { Match::Prefix } else { filter.matching };
+            }
+            Some(name) => name.insert_str(0, tenant.prefix()),
+        }
+        Ok(Some(Self { filter, pattern_type: matches!(pattern_type, LITERAL | PREFIXED).then_some(pattern_type) }))
+    }
+
+    /// Returns `true` for an entry that the client may see and delete, of those that match the filter.
+    fn includes(&self, broker: &Broker, caller: &Caller, acl: &Acl) -> bool {
+        let shown = Shown::of(caller.tenant(), &acl.pattern);
+        shown.is_some_and(|shown| self.pattern_type.is_none_or(|wanted| wanted == shown.pattern_type))
+            && (caller.tenant().is_none() || may_alter(broker, caller, &acl.pattern, &[Operation::Alter]))
+    }
+}
+
+/// Returns `true` if a client may create an entry. Those without a tenant were asked for a permission already.
+fn may_give(broker: &Broker, caller: &Caller, acl: &Acl) -> bool {
+    caller.tenant().is_none() || may_alter(broker, caller, &acl.pattern, &[Operation::Alter, acl.operation])
+}
+
+/// Returns `true` if a client may perform all these operations on all that a pattern is for.
+fn may_alter(broker: &Broker, caller: &Caller, pattern: &Pattern, operations: &[Operation]) -> bool {
+    let resource = match pattern.matching {
+        PatternKind::Literal => Resource::new(pattern.kind, &pattern.name),
+        PatternKind::Prefix => Resource::all(pattern.kind, &pattern.name),
+        PatternKind::Glob => return false,
+    };
+    operations.iter().all(|operation| broker.security.allows(&caller.identity, *operation, &resource))
+}
+
+/// Converts a filter of a client without a tenant. Returns `None` if it names values that no entry here can have, so
+/// that it matches nothing. Kafka compares principals and kinds with those of its entries, and parses none of them.
 fn filter_of(filter: DeleteAclsFilter) -> Result<Option<AclFilter>> {
     let is_of_others =
         KINDS_OF_OTHERS.contains(&filter.resource_type_filter) || OPERATIONS_OF_OTHERS.contains(&filter.operation);
@@ -235,8 +312,37 @@ fn codes_of(pattern: &Pattern) -> Option<(i8, i8)> {
     Some((kind_code(pattern.kind)?, of_pattern))
 }
 
-fn is_kafkas(acl: &Acl) -> bool {
-    codes_of(&acl.pattern).is_some()
+/// Returns the pattern of an entry in the broker.
+fn pattern_of(tenant: Option<&TenantName>, kind: ResourceKind, name: String, matching: PatternKind) -> Pattern {
+    match (tenant, matching) {
+        (None, _) => Pattern { kind, name: to_ours(kind, name), matching },
+        (Some(tenant), PatternKind::Literal) if name == WILDCARD => {
+            Pattern { kind, name: tenant.prefix().to_owned(), matching: PatternKind::Prefix }
+        }
+        (Some(tenant), _) => Pattern { kind, name: format!("{}{name}", tenant.prefix()), matching },
+    }
+}
+
+/// Pattern of an entry as clients see it.
+struct Shown {
+    resource_type: i8,
+    resource_name: String,
+    pattern_type: i8,
+}
+
+impl Shown {
+    /// Returns `None` if Kafka has no such patterns, or if it is not one of the tenant's names.
+    fn of(tenant: Option<&TenantName>, pattern: &Pattern) -> Option<Self> {
+        let (resource_type, pattern_type) = codes_of(pattern)?;
+        let (resource_name, pattern_type) = match tenant {
+            None => (name_of(pattern), pattern_type),
+            Some(tenant) if pattern_type == PREFIXED && pattern.name == tenant.prefix() => {
+                (WILDCARD.to_owned(), LITERAL)
+            }
+            Some(tenant) => (tenant.outer(&pattern.name)?.to_owned(), pattern_type),
+        };
+        Some(Self { resource_type, resource_name, pattern_type })
+    }
 }
 
 fn to_ours(kind: ResourceKind, name: String) -> String {
@@ -262,14 +368,14 @@ fn describe(acl: &Acl) -> AclDescription {
     }
 }
 
-fn deleted(acl: &Acl) -> Option<DeleteAclsMatchingAcl> {
-    let (resource_type, pattern_type) = codes_of(&acl.pattern)?;
+fn deleted(tenant: Option<&TenantName>, acl: &Acl) -> Option<DeleteAclsMatchingAcl> {
+    let Shown { resource_type, resource_name, pattern_type } = Shown::of(tenant, &acl.pattern)?;
     let AclDescription { principal, host, operation, permission_type } = describe(acl);
     Some(DeleteAclsMatchingAcl {
         error_code: Code::NONE.0,
         error_message: None,
         resource_type,
-        resource_name: name_of(&acl.pattern),
+        resource_name,
         pattern_type,
         principal,
         host,

@@ -216,8 +216,8 @@ pub(super) async fn delete_topics(
         let found = match name {
             Some(name) => Ok(name),
             None => {
-                let found = broker.topic_by_id(TopicId::from_bytes(topic_id.0.to_be_bytes()));
-                found.map(|name| name.to_string()).map_err(|error| (Code::UNKNOWN_TOPIC_ID, error.message))
+                let unknown = || (Code::UNKNOWN_TOPIC_ID, format!("no topic has the id {topic_id:?}"));
+                caller.topic_by_id(broker, topic_id).map(|name| name.to_string()).ok_or_else(unknown)
             }
         };
         let (name, outcome) = match found {
@@ -373,8 +373,10 @@ pub(super) fn describe_topic_partitions(
         // If the topic was deleted in the meantime, its remaining partitions are skipped.
         let begin = if name == from { std::mem::take(&mut first) } else { 0 };
         let resource = Resource::topic(&name);
+        if all_asked && !caller.sees(broker, 75, &resource) {
+            continue;
+        }
         let found = match caller.may_use(broker, 75, &resource) {
-            Err(_) if all_asked => continue,
             Err(code) => Err(code),
             Ok(()) => broker.outline_topic(&name).map_err(|error| {
                 TopicName::parse(&name).map_or(Code::INVALID_TOPIC_EXCEPTION, |_| errors::code(&error))

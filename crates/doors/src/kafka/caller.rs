@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::{Broker, Door, Identity, Usage};
-use engine::{DraftBatch, Error, ErrorKind};
+use engine::security::TenantName;
+use engine::{DraftBatch, Error, ErrorKind, TopicId, TopicName};
 use tokio::sync::Notify;
 
 use super::errors::{self, Code};
+use super::messages::Uuid;
 use super::share::ShareConnection;
 
 /// Id of the only node that clients see.
@@ -88,6 +90,17 @@ impl Caller {
             let wait_ms = i32::try_from(error.retry_after_ms).unwrap_or(i32::MAX).min(WAIT_MS_MAX);
             self.wait_ms.set(self.wait_ms.get().max(wait_ms));
         }
+    }
+
+    /// Returns the tenant of the client. Its requests have the names of the broker already.
+    pub(super) fn tenant(&self) -> Option<&TenantName> {
+        self.identity.tenant()
+    }
+
+    /// Returns the topic with this id; `None` if there is none, or if it is not the tenant's.
+    pub(super) fn topic_by_id(&self, broker: &Broker, id: Uuid) -> Option<TopicName> {
+        let found = broker.topic_by_id(TopicId::from_bytes(id.0.to_be_bytes())).ok()?;
+        self.tenant().is_none_or(|tenant| tenant.owns(found.as_str())).then_some(found)
     }
 
     /// Charges the client's quotas. Returns the time for which the connection is not read after the response.

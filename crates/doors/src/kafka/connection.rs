@@ -6,8 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use broker::{Acting, Attempt, Broker, LoginSource, Unwelcome, Usage, Wakes};
-use futures_util::FutureExt;
+use engine::security::TenantName;
 use futures_util::future::LocalBoxFuture;
+use futures_util::{FutureExt, StreamExt};
 use net::Outbox;
 use net::service::{Handler, Held, Peer, Reply, Spent, Standing, once};
 use net::tls::PeerIdentity;
@@ -21,6 +22,7 @@ use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, Produced};
 use super::security::{self, Login};
 use super::share::{self, SHARE_FETCH, ShareConnection, ShareSessions};
+use super::tenants;
 use crate::login;
 
 /// Host name of a peer without an address, which is on this machine.
@@ -101,76 +103,19 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         }));
     }
 
-    fn call(&self, session: &mut Session, call: Call) -> Reply<Answer, Later> {
+    fn call(&self, session: &mut Session, mut call: Call) -> Reply<Answer, Later> {
         if !session.lets_pass(&self.broker, call.ticket.key) {
             return Reply::Now(Answer::Silence);
         }
         let caller = session.caller(call.client, call.ticket.version);
-        match call.body {
-            Body::Control(Request::SaslHandshake(request)) => {
-                let answer = session.login.handshake(&self.broker, caller.version, &request);
-                Reply::Now(Answer::Control(Response::SaslHandshake(answer)))
-            }
-            Body::Control(Request::SaslAuthenticate(request)) => {
-                let broker = self.broker.clone();
-                let login = session.login.clone();
-                let peer = session.peer.clone();
-                Reply::Alone(once(
-                    async move {
-                        let address = peer.address.map(|at| at.ip());
-                        let answer = login.authenticate(&broker, address, request).await;
-                        peer.is_known.set(peer.is_known.get() || login.is_done());
-                        answer.map_or(Answer::Silence, |answer| Answer::Control(Response::SaslAuthenticate(answer)))
-                    }
-                    .boxed_local(),
-                ))
-            }
-            Body::Produce(request) => self.produce(session, &caller, request),
-            // The connection is not read until the fetch is answered, so it holds at most one such response.
-            Body::Fetch(request) => {
-                let broker = self.broker.clone();
-                let budget = self.budget.clone();
-                let login = session.login.clone();
-                // It is dropped when the connection closes.
-                Reply::Blocked(once(
-                    async move {
-                        let fetched = map::fetch(&broker, &budget, &caller, &request).await;
-                        // The fetch may have waited, and the user may have been deleted in the meantime.
-                        if login.lets_pass(&broker, FETCH) { Answer::Fetched(fetched) } else { Answer::Silence }
-                    }
-                    .boxed_local(),
-                ))
-            }
-            Body::Control(Request::ShareFetch(request)) => {
-                let broker = self.broker.clone();
-                let login = session.login.clone();
-                let caller = Rc::new(caller);
-                let fetching = share::fetch(broker.clone(), self.budget.clone(), caller.clone(), request);
-                Reply::Blocked(once(
-                    async move {
-                        let mut fetched = fetching.await;
-                        fetched.throttle(&broker, &caller);
-                        if login.lets_pass(&broker, SHARE_FETCH) { Answer::Shared(fetched) } else { Answer::Silence }
-                    }
-                    .boxed_local(),
-                ))
-            }
-            Body::NewerApiVersions => Reply::Now(Answer::Versions(codec::versions(Code::UNSUPPORTED_VERSION))),
-            Body::Control(request) => {
-                let broker = self.broker.clone();
-                // Later requests may depend on it.
-                let is_login = security::BEFORE_LOGIN.contains(&call.ticket.key) && !session.login.is_done();
-                let usage = Usage { requests: u64::from(!is_login), ..Usage::default() };
-                let throttle = caller.charge(&broker, usage);
-                Reply::Alone(once(
-                    async move {
-                        let mut response = map::answer(&broker, &caller, request).await;
-                        response.set_throttle_time(millis(throttle).max(caller.wait_ms.get()));
-                        Answer::Control(response)
-                    }
-                    .boxed_local(),
-                ))
-            }
+        let tenant = caller.identity.tenant().cloned();
+        if let Some(tenant) = &tenant {
+            tenants::enter(tenant, &mut call.body);
+        }
+        let reply = self.reply(session, caller, call.ticket.key, call.body);
+        match tenant {
+            Some(tenant) => within(tenant, reply),
+            None => reply,
         }
     }
 
@@ -178,8 +123,11 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         if !session.lets_pass(&self.broker, PRODUCE) {
             return None;
         }
-        let OneWay { client, request } = message;
+        let OneWay { client, mut request } = message;
         let caller = session.caller(client, 0);
+        if let Some(tenant) = caller.identity.tenant() {
+            tenants::enter_produce(tenant, &mut request);
+        }
         caller.charge(&self.broker, Usage::request(request.bytes));
         let mut waiting = Vec::new();
         for Tried { topic, attempt, .. } in map::publish(&self.broker, &caller, &mut session.wakes, request) {
@@ -239,6 +187,78 @@ impl Handler<KafkaProtocol> for KafkaHandler {
     }
 }
 
+impl KafkaHandler {
+    /// Answers a request that has the broker's names.
+    fn reply(&self, session: &mut Session, caller: Caller, key: i16, body: Body) -> Reply<Answer, Later> {
+        match body {
+            Body::Control(Request::SaslHandshake(request)) => {
+                let answer = session.login.handshake(&self.broker, caller.version, &request);
+                Reply::Now(Answer::Control(Response::SaslHandshake(answer)))
+            }
+            Body::Control(Request::SaslAuthenticate(request)) => {
+                let broker = self.broker.clone();
+                let login = session.login.clone();
+                let peer = session.peer.clone();
+                Reply::Alone(once(
+                    async move {
+                        let address = peer.address.map(|at| at.ip());
+                        let answer = login.authenticate(&broker, address, request).await;
+                        peer.is_known.set(peer.is_known.get() || login.is_done());
+                        answer.map_or(Answer::Silence, |answer| Answer::Control(Response::SaslAuthenticate(answer)))
+                    }
+                    .boxed_local(),
+                ))
+            }
+            Body::Produce(request) => self.produce(session, &caller, request),
+            // The connection is not read until the fetch is answered, so it holds at most one such response.
+            Body::Fetch(request) => {
+                let broker = self.broker.clone();
+                let budget = self.budget.clone();
+                let login = session.login.clone();
+                // It is dropped when the connection closes.
+                Reply::Blocked(once(
+                    async move {
+                        let fetched = map::fetch(&broker, &budget, &caller, &request).await;
+                        // The fetch may have waited, and the user may have been deleted in the meantime.
+                        if login.lets_pass(&broker, FETCH) { Answer::Fetched(fetched) } else { Answer::Silence }
+                    }
+                    .boxed_local(),
+                ))
+            }
+            Body::Control(Request::ShareFetch(request)) => {
+                let broker = self.broker.clone();
+                let login = session.login.clone();
+                let caller = Rc::new(caller);
+                let fetching = share::fetch(broker.clone(), self.budget.clone(), caller.clone(), request);
+                Reply::Blocked(once(
+                    async move {
+                        let mut fetched = fetching.await;
+                        fetched.throttle(&broker, &caller);
+                        if login.lets_pass(&broker, SHARE_FETCH) { Answer::Shared(fetched) } else { Answer::Silence }
+                    }
+                    .boxed_local(),
+                ))
+            }
+            Body::NewerApiVersions => Reply::Now(Answer::Versions(codec::versions(Code::UNSUPPORTED_VERSION))),
+            Body::Control(request) => {
+                let broker = self.broker.clone();
+                // Later requests may depend on it.
+                let is_login = security::BEFORE_LOGIN.contains(&key) && !session.login.is_done();
+                let usage = Usage { requests: u64::from(!is_login), ..Usage::default() };
+                let throttle = caller.charge(&broker, usage);
+                Reply::Alone(once(
+                    async move {
+                        let mut response = map::answer(&broker, &caller, request).await;
+                        response.set_throttle_time(millis(throttle).max(caller.wait_ms.get()));
+                        Answer::Control(response)
+                    }
+                    .boxed_local(),
+                ))
+            }
+        }
+    }
+}
+
 impl Session {
     fn lets_pass(&self, broker: &Broker, key: i16) -> bool {
         let passes = self.login.lets_pass(broker, key);
@@ -275,6 +295,31 @@ impl KafkaHandler {
             None if is_waiting => Reply::Alone(once(answer)),
             None => Reply::Later(once(answer)),
         }
+    }
+}
+
+/// Returns the reply with the names of a tenant's client.
+fn within(tenant: TenantName, reply: Reply<Answer, Later>) -> Reply<Answer, Later> {
+    let later = |later: Later, tenant: TenantName| -> Later {
+        let answers = later.into_future().map(move |(answer, _)| {
+            let mut answer = answer.unwrap_or(Answer::Silence);
+            tenants::leave(&tenant, &mut answer);
+            answer
+        });
+        once(answers.boxed_local())
+    };
+    match reply {
+        Reply::Now(mut answer) => {
+            tenants::leave(&tenant, &mut answer);
+            Reply::Now(answer)
+        }
+        Reply::Last(mut answer) => {
+            tenants::leave(&tenant, &mut answer);
+            Reply::Last(answer)
+        }
+        Reply::Later(answers) => Reply::Later(later(answers, tenant)),
+        Reply::Alone(answers) => Reply::Alone(later(answers, tenant)),
+        Reply::Blocked(answers) => Reply::Blocked(later(answers, tenant)),
     }
 }
 

@@ -20,6 +20,7 @@ mod quotas;
 mod replicas;
 mod security;
 mod share;
+mod tenants;
 mod topics;
 mod transactions;
 mod write;

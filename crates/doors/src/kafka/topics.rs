@@ -132,8 +132,8 @@ fn find(
     may_create: bool,
 ) -> Result<TopicOutline, Code> {
     let Some(name) = asked_name(wanted) else {
-        let id = engine::TopicId::from_bytes(wanted.topic_id.0.to_be_bytes());
-        let found = broker.topic_by_id(id).ok().filter(|name| may_describe(broker, caller, name.as_str()).is_ok());
+        let found = caller.topic_by_id(broker, wanted.topic_id);
+        let found = found.filter(|name| may_describe(broker, caller, name.as_str()).is_ok());
         let outline = found.and_then(|name| broker.outline_topic(name.as_str()).ok());
         return outline.ok_or(Code::UNKNOWN_TOPIC_ID);
     };

@@ -315,9 +315,8 @@ pub(super) async fn list(
             return ListTransactionsResponse { error_code: of_coordinator(&error).0, ..Default::default() };
         }
     };
-    let may_see = |summary: &broker::TransactionSummary| {
-        caller.may_use(broker, LIST, &Resource::transaction(summary.id.as_str())).is_ok()
-    };
+    let may_see =
+        |summary: &broker::TransactionSummary| caller.sees(broker, LIST, &Resource::transaction(summary.id.as_str()));
     let is_meant = |summary: &broker::TransactionSummary| {
         let is_state = state_filters.is_empty() || state_filters.iter().any(|name| name == name_of(summary.phase));
         let is_producer = producer_id_filters.is_empty() || producer_id_filters.contains(&summary.producer.id);

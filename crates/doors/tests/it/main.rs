@@ -8,3 +8,4 @@ mod http_edge;
 mod http_queues;
 mod http_streams;
 mod redis;
+mod tenants;

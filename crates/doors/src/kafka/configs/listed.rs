@@ -1,7 +1,7 @@
 //! List of the resources that have settings.
 
 use broker::{Broker, TopicOutline};
-use engine::security::Resource;
+use engine::security::{Operation, Resource};
 
 use super::super::caller::{Caller, NODE_ID};
 use super::super::errors::{self, Code};
@@ -11,25 +11,32 @@ use super::super::messages::list_config_resources::{
 };
 use super::{BROKER, GROUP, TOPIC};
 
+const LIST_CONFIG_RESOURCES: i16 = 74;
+
 pub(in super::super) async fn list_config_resources(
     broker: &Broker,
     caller: &Caller,
     request: ListConfigResourcesRequest,
 ) -> ListConfigResourcesResponse {
-    if let Err(Code(error_code)) = caller.may_use(broker, 74, &Resource::CLUSTER) {
+    // A client of a tenant is shown what is the tenant's, which is not the broker.
+    let is_whole = caller.tenant().is_none();
+    if is_whole && let Err(Code(error_code)) = caller.may_use(broker, LIST_CONFIG_RESOURCES, &Resource::CLUSTER) {
         return ListConfigResourcesResponse { error_code, ..Default::default() };
     }
     // Version 0 requests client metrics, which the broker does not support.
     let is_asked =
         |kind| caller.version > 0 && (request.resource_types.is_empty() || request.resource_types.contains(&kind));
+    let may_describe =
+        |resource: &Resource<'_>| broker.security.allows(&caller.identity, Operation::DescribeConfigs, resource);
     let mut config_resources = Vec::new();
     if is_asked(TOPIC) {
-        let topics = broker.outline_topics();
+        let topics = broker.outline_topics().into_iter();
+        let sees = |topic: &TopicOutline| is_whole || may_describe(&Resource::topic(topic.name.as_str()));
         let named =
             |topic: TopicOutline| ConfigResource { resource_name: topic.name.to_string(), resource_type: TOPIC };
-        config_resources.extend(topics.into_iter().map(named));
+        config_resources.extend(topics.filter(sees).map(named));
     }
-    if is_asked(BROKER) {
+    if is_whole && is_asked(BROKER) {
         config_resources.push(ConfigResource { resource_name: NODE_ID.to_string(), resource_type: BROKER });
     }
     if is_asked(GROUP) {
@@ -39,8 +46,9 @@ pub(in super::super) async fn list_config_resources(
                 return ListConfigResourcesResponse { error_code: errors::code(&error).0, ..Default::default() };
             }
         };
+        let sees = |group: &String| is_whole || may_describe(&Resource::group(group));
         let named = |resource_name| ConfigResource { resource_name, resource_type: GROUP };
-        config_resources.extend(groups.into_iter().map(named));
+        config_resources.extend(groups.into_iter().filter(sees).map(named));
     }
     ListConfigResourcesResponse { config_resources, ..Default::default() }
 }

@@ -37,6 +37,11 @@ const GROUP: i8 = 32;
 /// Resource types without settings here: log levels of the broker, and client metrics.
 const WITHOUT_SETTINGS: [i8; 2] = [8, 16];
 
+/// Returns `true` if resources of this type have names that their owners choose.
+pub(super) fn has_name(kind: i8) -> bool {
+    matches!(kind, TOPIC | GROUP)
+}
+
 /// Source of a value, as numbered by Kafka.
 const SET_FOR_TOPIC: i8 = 1;
 const SET_FOR_NODE: i8 = 2;

@@ -25,6 +25,7 @@ The broker refuses a setting that is not listed, and a value that is not allowed
 | Name | Value here | When it is set | Why |
 |---|---|---|---|
 ";
+
 fn page() -> String {
     let broker_free = "as the broker is set";
     let mut page = HEAD.to_owned();

@@ -6,12 +6,12 @@ use broker::{Broker, Entered};
 use bytes::Bytes;
 use engine::groups::{ClassicJoin, ClassicSync, Given, Joined, Leaver, Protocol, Share, Subscription};
 use engine::limits::GROUP_PARTITIONS_MAX;
+use engine::security::TenantName;
 use engine::{Pattern, TopicName};
 
 use super::super::caller::Caller;
 use super::super::errors::Code;
 use super::super::messages::consumer_protocol_subscription::ConsumerProtocolSubscription;
-use super::super::messages::decode_embedded;
 use super::super::messages::heartbeat::{HeartbeatRequest, HeartbeatResponse};
 use super::super::messages::join_group::{
     JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse, JoinGroupResponseMember,
@@ -20,7 +20,7 @@ use super::super::messages::leave_group::{LeaveGroupRequest, LeaveGroupResponse,
 use super::super::messages::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse};
 use super::{
     CONSUMERS, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, Outcome, Refused, SYNC_GROUP, group_for, identity, instance_id,
-    member_id, partitions_of, read_share, write_share,
+    member_id, partitions_of, read_embedded, read_share, write_share,
 };
 
 /// First version whose clients join a second time, with the id that the broker generated.
@@ -76,7 +76,7 @@ async fn try_join(broker: &Arc<Broker>, caller: &Caller, request: JoinGroupReque
         host: caller.identity.host().to_owned(),
         session_timeout_ms: timeout_ms(request.session_timeout_ms),
         rebalance_timeout_ms: timeout_ms(rebalance_timeout_ms),
-        subscription: subscription(&request.protocol_type, &request.protocols),
+        subscription: subscription(caller.tenant(), &request.protocol_type, &request.protocols),
         protocol_type: request.protocol_type.into(),
         // Copied, so that the rest of the request can be freed.
         protocols: request
@@ -94,11 +94,15 @@ async fn try_join(broker: &Arc<Broker>, caller: &Caller, request: JoinGroupReque
 }
 
 /// Returns the topics and partitions of a consumer, if the broker is able to assign partitions to it.
-fn subscription(protocol_type: &str, protocols: &[JoinGroupRequestProtocol]) -> Option<Subscription> {
+fn subscription(
+    tenant: Option<&TenantName>,
+    protocol_type: &str,
+    protocols: &[JoinGroupRequestProtocol],
+) -> Option<Subscription> {
     if protocol_type != CONSUMERS || protocols.iter().any(|protocol| protocol.name == STREAMS) {
         return None;
     }
-    let (_, said): (_, ConsumerProtocolSubscription) = decode_embedded(protocols.first()?.metadata.clone()).ok()?;
+    let said: ConsumerProtocolSubscription = read_embedded(tenant, &protocols.first()?.metadata)?;
     // Nothing is assigned for an invalid topic name, as elsewhere.
     let topics = said.topics.iter().filter_map(|topic| TopicName::parse(topic).ok().map(Pattern::Topic));
     let owned = partitions_of(said.owned_partitions.iter().map(|of| (of.topic.as_str(), &of.partitions[..])))?;
@@ -141,7 +145,7 @@ async fn try_sync(broker: &Arc<Broker>, caller: &Caller, request: SyncGroupReque
         generation: generation(request.generation_id),
         protocol_type: request.protocol_type.map(Into::into),
         protocol: request.protocol_name.map(Into::into),
-        shares: shares(request.assignments)?,
+        shares: shares(caller.tenant(), request.assignments)?,
     };
     let synced = broker.groups.sync_classic(&group, sync).await?;
     Ok(SyncGroupResponse {
@@ -149,7 +153,7 @@ async fn try_sync(broker: &Arc<Broker>, caller: &Caller, request: SyncGroupReque
         protocol_name: Some(synced.protocol.into()),
         assignment: match synced.given {
             Given::Bytes(bytes) => bytes,
-            Given::Partitions(partitions) => write_share(partitions),
+            Given::Partitions(partitions) => write_share(caller.tenant(), partitions),
         },
         ..Default::default()
     })
@@ -160,10 +164,10 @@ fn generation(generation: i32) -> u32 {
     generation as u32
 }
 
-fn shares(assignments: Vec<SyncGroupRequestAssignment>) -> Outcome<Vec<Share>> {
+fn shares(tenant: Option<&TenantName>, assignments: Vec<SyncGroupRequestAssignment>) -> Outcome<Vec<Share>> {
     let mut left = GROUP_PARTITIONS_MAX;
     let share = |SyncGroupRequestAssignment { member_id: member, assignment }| {
-        let partitions = read_share(&assignment).filter(|partitions| partitions.len() <= left);
+        let partitions = read_share(tenant, &assignment).filter(|partitions| partitions.len() <= left);
         left -= partitions.as_ref().map_or(0, Vec::len);
         // Copied, so that the rest of the request can be freed.
         Ok(Share { member: member_id(&member)?, bytes: Bytes::copy_from_slice(&assignment), partitions })

@@ -8,7 +8,7 @@ use broker::{Beat, Broker};
 use engine::groups::{Assignor, Identity, Join, Turn};
 use engine::limits::{GROUP_TOPICS_BYTES_MAX, REBALANCE_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN};
 use engine::security::{Operation, Resource};
-use engine::{Error, Pattern, Rule, TopicId, TopicName, TopicPartition};
+use engine::{Error, Pattern, Rule, TopicName, TopicPartition};
 use regex_lite::{Regex, RegexBuilder};
 
 use super::super::caller::Caller;
@@ -17,6 +17,7 @@ use super::super::messages::Uuid;
 use super::super::messages::consumer_group_heartbeat::{
     Assignment, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
 };
+use super::super::tenants;
 use super::{
     CONSUMER_GROUP_HEARTBEAT, GroupSettings, Outcome, Refused, by_topic, group_for, identity, partition_of,
     topics_named,
@@ -86,7 +87,7 @@ async fn try_heartbeat(
                 _ => Some(topics(broker, caller, named, request)?),
             };
             let session_timeout_ms = Some(settings.consumer_session_timeout_ms);
-            let owned = request.topic_partitions.as_ref().map(|owned| self::owned(broker, owned));
+            let owned = request.topic_partitions.as_ref().map(|owned| self::owned(broker, caller, owned));
             let beat = Beat { who, epoch: epoch as u32, owned, topics, session_timeout_ms, wait: Duration::ZERO };
             Some(broker.groups.heartbeat(&group, beat).await?)
         }
@@ -135,7 +136,8 @@ fn topics(
     Ok(topics)
 }
 
-/// Returns a pattern for the topics whose whole name matches a regular expression, and that the caller may see.
+/// Returns a pattern for the topics whose whole name matches a regular expression, and that the caller may see. For the
+/// client of a tenant, the name is that without the prefix.
 fn rule(broker: &Arc<Broker>, caller: &Caller, text: &str) -> Outcome<Pattern> {
     let invalid = |message| Refused { code: Code::INVALID_REGULAR_EXPRESSION, message };
     // Checked before it is compiled.
@@ -144,6 +146,8 @@ fn rule(broker: &Arc<Broker>, caller: &Caller, text: &str) -> Outcome<Pattern> {
     }
     let is_unknown = |error| invalid(format!("'{text}' is not a supported regular expression: {error}"));
     let regex = expression(text).map_err(is_unknown)?;
+    let tenant = caller.tenant().cloned();
+    let shown = tenant.as_ref().map_or_else(|| text.to_owned(), |tenant| tenants::broker_pattern(tenant, text));
     let identity = caller.identity.clone();
     let whose = if broker.is_authorizing() { identity.to_string() } else { String::new() };
     let broker = Arc::downgrade(broker);
@@ -152,9 +156,10 @@ fn rule(broker: &Arc<Broker>, caller: &Caller, text: &str) -> Outcome<Pattern> {
         let may_see = |broker: Arc<Broker>| {
             broker.security.authorize(&identity, Operation::Describe, &Resource::topic(topic)).is_ok()
         };
-        regex.is_match(topic) && broker.upgrade().is_some_and(may_see)
+        let name = tenant.as_ref().map_or(Some(topic), |tenant| tenant.outer(topic));
+        name.is_some_and(|name| regex.is_match(name)) && broker.upgrade().is_some_and(may_see)
     };
-    Ok(Pattern::Rule(Rule::new(text, &whose, takes)))
+    Ok(Pattern::Rule(Rule::new(&shown, &whose, takes)))
 }
 
 /// Compiles an expression for ASCII names. Its memory is limited, because each member may have one.
@@ -172,9 +177,9 @@ fn expression(text: &str) -> Result<Regex, String> {
 }
 
 /// Returns the partitions that a member reads; those of deleted topics are left out.
-fn owned(broker: &Broker, owned: &[TopicPartitions]) -> BTreeSet<TopicPartition> {
+fn owned(broker: &Broker, caller: &Caller, owned: &[TopicPartitions]) -> BTreeSet<TopicPartition> {
     let of_topic = |of: &TopicPartitions| {
-        let topic = broker.topic_by_id(TopicId::from_bytes(of.topic_id.0.to_be_bytes())).ok()?;
+        let topic = caller.topic_by_id(broker, of.topic_id)?;
         Some(of.partitions.iter().filter_map(|number| partition_of(&topic, *number)).collect::<Vec<_>>())
     };
     owned.iter().filter_map(of_topic).flatten().collect()

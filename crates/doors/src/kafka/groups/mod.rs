@@ -14,13 +14,14 @@ use broker::Broker;
 use bytes::Bytes;
 use engine::groups::{GroupError, GroupName, Identity, InstanceId, MemberId, Reason};
 use engine::limits::GROUP_PARTITIONS_MAX;
-use engine::security::Resource;
+use engine::security::{Resource, TenantName};
 use engine::{PartitionId, Pattern, TopicName, TopicPartition};
 
 use super::caller::Caller;
 use super::errors::{Code, of_group};
 use super::messages::consumer_protocol_assignment::{ConsumerProtocolAssignment, TopicPartition as OfTopic};
-use super::messages::{decode_embedded, encode_embedded};
+use super::messages::{Entity, Message, decode_embedded, encode_embedded};
+use super::tenants;
 
 pub(super) use classic::{heartbeat, join, leave, sync};
 pub(super) use consumer::consumer_heartbeat;
@@ -142,18 +143,35 @@ pub(super) fn by_topic(partitions: impl IntoIterator<Item = TopicPartition>) -> 
     topics
 }
 
-/// Encodes an assignment as a leader would.
-fn write_share(partitions: impl IntoIterator<Item = TopicPartition>) -> Bytes {
+/// Encodes an assignment as a leader would, with the names that members of this tenant use.
+fn write_share(tenant: Option<&TenantName>, partitions: impl IntoIterator<Item = TopicPartition>) -> Bytes {
     let of_topic = |(topic, partitions): (TopicName, Vec<i32>)| OfTopic { topic: topic.to_string(), partitions };
     let assigned_partitions = by_topic(partitions).into_iter().map(of_topic).collect();
-    encode_embedded(&ConsumerProtocolAssignment { assigned_partitions, user_data: None }, EMBEDDED_VERSION)
+    write_embedded(tenant, ConsumerProtocolAssignment { assigned_partitions, user_data: None })
 }
 
-/// Decodes the assignment of a leader; `None` if it is unreadable. Empty bytes are an empty assignment.
-fn read_share(share: &Bytes) -> Option<Vec<TopicPartition>> {
+/// Decodes the assignment of a leader of this tenant; `None` if it is unreadable. Empty bytes are an empty assignment.
+fn read_share(tenant: Option<&TenantName>, share: &Bytes) -> Option<Vec<TopicPartition>> {
     if share.is_empty() {
         return Some(Vec::new());
     }
-    let (_, share): (_, ConsumerProtocolAssignment) = decode_embedded(share.clone()).ok()?;
+    let share: ConsumerProtocolAssignment = read_embedded(tenant, share)?;
     partitions_of(share.assigned_partitions.iter().map(|of| (of.topic.as_str(), &of.partitions[..])))
+}
+
+/// Encodes a message of members for members of this tenant, without the names that are not the tenant's.
+fn write_embedded<M: Message>(tenant: Option<&TenantName>, mut message: M) -> Bytes {
+    if let Some(tenant) = tenant {
+        message.names(Entity::None, &mut |entity, name| tenants::to_client(tenant, entity, name));
+    }
+    encode_embedded(&message, EMBEDDED_VERSION)
+}
+
+/// Decodes a message of a member of this tenant, with the names of the broker; `None` if it is unreadable.
+fn read_embedded<M: Message>(tenant: Option<&TenantName>, bytes: &Bytes) -> Option<M> {
+    let (_, mut message): (_, M) = decode_embedded(bytes.clone()).ok()?;
+    if let Some(tenant) = tenant {
+        message.names(Entity::None, &mut |entity, name| tenants::to_broker(tenant, entity, name));
+    }
+    Some(message)
 }

@@ -228,7 +228,7 @@ async fn found(
     let wanted = wanted.unwrap_or_else(|| {
         let all: BTreeSet<TopicPartition> = committed.keys().chain(&unstable).cloned().collect();
         let topics = by_topic(all).into_iter().map(|(topic, numbers)| (topic.to_string(), numbers));
-        topics.filter(|(topic, _)| may_describe(topic).is_ok()).collect()
+        topics.filter(|(topic, _)| caller.sees(broker, OFFSET_FETCH, &Resource::topic(topic))).collect()
     });
     // Each once, so that a response has no more entries than the request has distinct names.
     let mut seen = BTreeSet::new();

@@ -11,6 +11,7 @@ use engine::{Pattern, TopicName, TopicPartition};
 
 use super::super::caller::Caller;
 use super::super::errors::Code;
+use super::super::messages::Uuid;
 use super::super::messages::consumer_group_describe::{
     Assignment, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, DescribedGroup as DescribedConsumers,
     Member, TopicPartitions,
@@ -21,11 +22,10 @@ use super::super::messages::describe_groups::{
     DescribeGroupsRequest, DescribeGroupsResponse, DescribedGroup, DescribedGroupMember,
 };
 use super::super::messages::list_groups::{ListGroupsRequest, ListGroupsResponse, ListedGroup};
-use super::super::messages::{Uuid, encode_embedded};
 use super::super::share;
 use super::{
-    CONSUMER_GROUP_DESCRIBE, CONSUMERS, DELETE_GROUPS, DESCRIBE_GROUPS, EMBEDDED_VERSION, LIST_GROUPS, Outcome,
-    Refused, by_topic, distinct, group_for, write_share,
+    CONSUMER_GROUP_DESCRIBE, CONSUMERS, DELETE_GROUPS, DESCRIBE_GROUPS, LIST_GROUPS, Outcome, Refused, by_topic,
+    distinct, group_for, write_embedded, write_share,
 };
 
 /// Types of groups, which differ in who assigns the partitions.
@@ -72,7 +72,7 @@ pub(in super::super) async fn list(
     let is_wanted = |wanted: &[String], name: &str| {
         wanted.is_empty() || wanted.iter().any(|wanted| wanted.eq_ignore_ascii_case(name))
     };
-    let may_see = |name: &str| caller.may_use(broker, LIST_GROUPS, &Resource::group(name)).is_ok();
+    let may_see = |name: &str| caller.sees(broker, LIST_GROUPS, &Resource::group(name));
     let groups = groups.into_iter().filter(|group| may_see(&group.group_id));
     let groups = groups.filter(|group| {
         is_wanted(&request.states_filter, &group.group_state) && is_wanted(&request.types_filter, &group.group_type)
@@ -109,7 +109,7 @@ pub(in super::super) async fn describe(
         let authorized_operations =
             caller.operations(broker, &Resource::group(&name), request.include_authorized_operations);
         groups.push(match status(broker, caller, DESCRIBE_GROUPS, &name).await {
-            Ok(status) => DescribedGroup { authorized_operations, ..described(status) },
+            Ok(status) => DescribedGroup { authorized_operations, ..described(caller, status) },
             // Older clients expect this for a nonexistent group.
             Err(refused) if refused.code == Code::GROUP_ID_NOT_FOUND && caller.version < SAYS_NOT_FOUND => {
                 DescribedGroup { group_id: name, group_state: DEAD.into(), ..Default::default() }
@@ -130,7 +130,7 @@ async fn status(broker: &Arc<Broker>, caller: &Caller, key: i16, name: &str) -> 
     Ok(broker.groups.describe(&group_for(broker, caller, key, name)?).await?)
 }
 
-fn described(status: GroupStatus) -> DescribedGroup {
+fn described(caller: &Caller, status: GroupStatus) -> DescribedGroup {
     let classic = status.classic;
     let state = match state_name(status.state, classic.as_ref()) {
         // The classic API has no other state for members that are moving to their target assignment.
@@ -138,8 +138,8 @@ fn described(status: GroupStatus) -> DescribedGroup {
         state => state,
     };
     let members = status.members.into_iter().map(|member| DescribedGroupMember {
-        member_metadata: metadata(&member),
-        member_assignment: member.assignment.unwrap_or_else(|| write_share(member.assigned)),
+        member_metadata: metadata(caller, &member),
+        member_assignment: member.assignment.unwrap_or_else(|| write_share(caller.tenant(), member.assigned)),
         member_id: member.id.to_string(),
         group_instance_id: member.instance.map(|instance| instance.to_string()),
         client_id: member.client,
@@ -168,12 +168,12 @@ fn split(topics: &[Pattern]) -> (Vec<String>, Option<String>) {
 }
 
 /// Returns the metadata that the member sends, or would send, to its leader.
-fn metadata(member: &GroupMember) -> Bytes {
+fn metadata(caller: &Caller, member: &GroupMember) -> Bytes {
     if !member.metadata.is_empty() || member.assignment.is_some() {
         return member.metadata.clone();
     }
     let said = ConsumerProtocolSubscription { topics: split(&member.topics).0, ..Default::default() };
-    encode_embedded(&said, EMBEDDED_VERSION)
+    write_embedded(caller.tenant(), said)
 }
 
 pub(in super::super) async fn describe_consumer(

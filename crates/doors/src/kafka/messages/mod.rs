@@ -14,7 +14,7 @@ mod value;
 mod writer;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub use api::*;
 pub use message::{Api, Message, decode_embedded, encode_embedded};

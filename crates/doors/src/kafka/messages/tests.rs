@@ -12,11 +12,25 @@ use super::*;
 const ROUNDS: u64 = 12;
 
 /// Pseudo-random numbers that follow from a seed.
-pub struct Random(u64);
+pub struct Random {
+    state: u64,
+    /// Texts and ids of all samples, if they are not random.
+    texts: &'static [&'static str],
+    ids: Vec<Uuid>,
+}
 
 impl Random {
     fn seeded(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Self::among(seed, &[], Vec::new())
+    }
+
+    /// Returns numbers for samples that have only these texts and ids.
+    pub fn among(seed: u64, texts: &'static [&'static str], ids: Vec<Uuid>) -> Self {
+        Self { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, texts, ids }
+    }
+
+    fn one_of<T: Clone>(&mut self, values: &[T]) -> Option<T> {
+        (!values.is_empty()).then(|| values[self.below(values.len() as u64) as usize].clone())
     }
 
     pub fn any<T: Sample>(&mut self) -> T {
@@ -24,13 +38,13 @@ impl Random {
     }
 
     fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        self.state.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         (self.next() >> 32) % end
     }
 }
@@ -77,12 +91,16 @@ impl Sample for bool {
 
 impl Sample for Uuid {
     fn sample(random: &mut Random) -> Self {
-        Self(u128::from(random.next()) << 64 | u128::from(random.next()))
+        let ids = random.ids.clone();
+        random.one_of(&ids).unwrap_or_else(|| Self(u128::from(random.next()) << 64 | u128::from(random.next())))
     }
 }
 
 impl Sample for String {
     fn sample(random: &mut Random) -> Self {
+        if let Some(text) = random.one_of(random.texts) {
+            return text.to_owned();
+        }
         // Lengths that take one byte as a varint, and two.
         let length = if random.below(16) == 0 { 126 + random.below(4) } else { random.below(6) };
         (0..length).map(|_| ['a', 'Z', '0', '-', '\u{e4}', '\u{1f300}'][random.below(6) as usize]).collect()

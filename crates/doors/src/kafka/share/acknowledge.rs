@@ -15,7 +15,7 @@ use super::super::messages::share_acknowledge::{
     ShareAcknowledgeResponse, ShareAcknowledgeTopicResponse,
 };
 use super::sessions::{BEGINS, Change, ENDS, Key, Place, Taken};
-use super::{SHARE_ACKNOWLEDGE, topic_id};
+use super::{SHARE_ACKNOWLEDGE, topic_id, uuid};
 
 /// Types of acknowledgements. `GAP` stands for an offset in an acquired range at which there is no message.
 const GAP: i8 = 0;
@@ -112,8 +112,7 @@ impl<'a> Member<'a> {
 
     /// Settles messages of one partition, either all of them or none.
     pub(super) async fn settle(&self, place: &Place, batches: &[Batch], renews: bool) -> Result<(), Code> {
-        // tidy: the error adds nothing: no topic has this id.
-        let topic = self.broker.topic_by_id(place.0).map_err(|_| Code::UNKNOWN_TOPIC_ID)?;
+        let topic = self.caller.topic_by_id(self.broker, uuid(place.0)).ok_or(Code::UNKNOWN_TOPIC_ID)?;
         self.caller.may_use(self.broker, self.api, &Resource::topic(topic.as_str()))?;
         check(batches, renews && self.settings.renews)?;
         if batches.is_empty() {

@@ -27,7 +27,7 @@ use super::super::messages::share_fetch::{
 use super::super::write::Write;
 use super::acknowledge::{Batch, Member};
 use super::sessions::{BEGINS, Change, ENDS, Key, Place};
-use super::{SHARE_FETCH, topic_id};
+use super::{SHARE_FETCH, topic_id, uuid};
 
 /// Maximum bytes in the response to one request, beyond its first batch.
 const BYTES_MAX: usize = 32 << 20;
@@ -168,8 +168,7 @@ impl Member<'_> {
 
     /// Returns a topic that the member may read.
     fn topic(&self, topic: TopicId) -> Result<TopicName, Code> {
-        // tidy: the error adds nothing: no topic has this id.
-        let topic = self.broker.topic_by_id(topic).map_err(|_| Code::UNKNOWN_TOPIC_ID)?;
+        let topic = self.caller.topic_by_id(self.broker, uuid(topic)).ok_or(Code::UNKNOWN_TOPIC_ID)?;
         self.caller.may_use(self.broker, self.api, &Resource::topic(topic.as_str()))?;
         Ok(topic)
     }
@@ -330,7 +329,6 @@ mod tests {
 
     use super::super::super::messages::share_fetch::ShareFetchResponse;
     use super::super::super::messages::{Message, Reader};
-    use super::super::uuid;
     use super::*;
 
     #[test]
