@@ -18,7 +18,7 @@ use super::command::{Command, Keys, Named};
 use super::commands::{self, keys, sort};
 use super::connection::{DATABASES, Door, Session};
 use super::errors::{Done, Fail, LOGGED_OUT};
-use super::names::{self, stream_topic, stream_topic_text, topic_of};
+use super::names::{self, Tenant, stream_topic, stream_topic_text, topic_of};
 use super::permissions::Shows;
 use super::refusals::{Reason, Refusal};
 
@@ -37,6 +37,8 @@ pub(super) enum Needs {
     Streams(Operation),
     /// This operation on its channels.
     Channels(Operation),
+    /// Describing the broker as a whole. A client of a tenant needs nothing, and is shown the tenant's part alone.
+    View,
     /// This operation on the broker as a whole.
     Cluster(Operation),
     /// Requirement of its subcommand, which the function returns for the name in upper case.
@@ -138,7 +140,8 @@ impl Reach {
         let may = |operation, kind, prefix: &[u8]| {
             is_unlimited || security.allows(identity, operation, &Resource::all(kind, prefix))
         };
-        let mut cache = name_of(database, b"");
+        let tenant = identity.tenant();
+        let mut cache = name_of(tenant, database, b"");
         let reads = may(Operation::Read, ResourceKind::Cache, &cache);
         let writes = may(Operation::Write, ResourceKind::Cache, &cache);
         cache.pop();
@@ -153,7 +156,7 @@ impl Reach {
             writes,
             has_streams: [Operation::Describe, Operation::Delete]
                 .into_iter()
-                .all(|operation| may(operation, ResourceKind::Topic, b"")),
+                .all(|operation| may(operation, ResourceKind::Topic, names::prefix(tenant).as_bytes())),
         }
     }
 
@@ -166,7 +169,7 @@ impl Reach {
     /// Returns `true` if it is certain at once that the client may run a command.
     fn covers(&self, broker: &Broker, command: &Command, args: &[&[u8]]) -> bool {
         let is_on_keys = || matches!(command.needs, Needs::Keys) && !command.is_transfer();
-        let may_be_topic = |key: &&[u8]| broker.streams.may_be_topic(&self.cache, key);
+        let may_be_topic = |key: &&[u8]| may_be_topic(broker, self.identity.tenant(), self.database, &self.cache, key);
         let has_no_topics = || match command.keys(args) {
             Named::These(keys) => !keys.iter().any(may_be_topic),
             Named::All => false,
@@ -293,8 +296,9 @@ impl AddOptions {
 impl Door {
     /// Returns what the client may do with every key of its database.
     pub(super) fn reach<'s>(&self, session: &'s mut Session) -> &'s Reach {
-        let identity = session.identity.borrow();
-        if !session.reach.is_current(&self.broker, &identity, session.database) {
+        if !session.reach.is_current(&self.broker, &session.identity.borrow(), session.database) {
+            let identity = session.identity.borrow().clone();
+            session.enter_tenant(identity.tenant());
             session.reach = Reach::of(&self.broker, &identity, session.database);
         }
         &session.reach
@@ -363,12 +367,18 @@ impl Door {
             Needs::AllDatabases => (0..DATABASES).try_for_each(|database| asked.whole(database, Operation::Delete)),
             Needs::Streams(operation) => asked.streams(operation),
             Needs::Channels(operation) => asked.channels(operation),
+            Needs::View if identity.tenant().is_some() => Ok(()),
+            Needs::View => asked.run(Operation::Describe, &Resource::CLUSTER),
             Needs::Cluster(operation) => asked.run(operation, &Resource::CLUSTER),
         }
     }
 }
 
 impl Asked<'_> {
+    fn tenant(&self) -> Tenant<'_> {
+        self.identity.tenant()
+    }
+
     fn keys(&self) -> Decided {
         let database = self.database;
         let Named::These(keys) = self.command.keys(self.args) else {
@@ -420,12 +430,12 @@ impl Asked<'_> {
         }
         self.key(destination, to, Operation::Write)?;
         let has_topic = |topic: &TopicName| self.door.broker.has_topic(topic.as_str());
-        if let Ok(from) = stream_topic(database, from)
+        if let Ok(from) = stream_topic(self.tenant(), database, from)
             && has_topic(&from)
         {
             self.require(Operation::Read, &Resource::topic(from.as_str()), Reason::Key)?;
             // The command itself refuses a key that cannot be a topic.
-            if let Ok(to) = stream_topic(destination, to) {
+            if let Ok(to) = stream_topic(self.tenant(), destination, to) {
                 self.require(Operation::Write, &Resource::topic(to.as_str()), Reason::Key)?;
                 self.create(&to)?;
             }
@@ -450,13 +460,13 @@ impl Asked<'_> {
     }
 
     fn key(&self, database: usize, key: &[u8], operation: Operation) -> Decided {
-        let name = name_of(database, key);
+        let name = name_of(self.tenant(), database, key);
         self.require(operation, &Resource::new(ResourceKind::Cache, &name), Reason::Key)?;
         let cache = &name[..name.len() - key.len() - 1];
-        if !self.door.broker.streams.may_be_topic(cache, key) {
+        if !may_be_topic(&self.door.broker, self.tenant(), database, cache, key) {
             return Ok(());
         }
-        let topic = stream_topic_text(database, key);
+        let topic = stream_topic_text(self.tenant(), database, key);
         if !std::str::from_utf8(&topic).is_ok_and(|topic| self.door.broker.has_topic(topic)) {
             return Ok(());
         }
@@ -466,7 +476,7 @@ impl Asked<'_> {
 
     /// Checks an operation on all keys of a database, and on the streams among them.
     fn whole(&self, database: usize, operation: Operation) -> Decided {
-        let prefix = name_of(database, b"");
+        let prefix = name_of(self.tenant(), database, b"");
         let operation_name = operation.name();
         let may = self.run(operation, &Resource::all(ResourceKind::Cache, &prefix));
         may.map_err(|refused| {
@@ -475,7 +485,7 @@ impl Asked<'_> {
             Refused { all: Some(all), ..refused }
         })?;
         if operation == Operation::Delete {
-            let may = self.run(operation, &Resource::all(ResourceKind::Topic, ""));
+            let may = self.run(operation, &Resource::all(ResourceKind::Topic, names::prefix(self.tenant())));
             let all = "delete on every topic, as streams are topics (thalweg acl add USER delete topic '*')";
             may.map_err(|refused| Refused { all: Some(all.to_owned()), ..refused })?;
         }
@@ -491,7 +501,7 @@ impl Asked<'_> {
         };
         for key in keys {
             // The command itself refuses a key that cannot be a topic.
-            let Ok(topic) = stream_topic(self.database, key) else { continue };
+            let Ok(topic) = stream_topic(self.tenant(), self.database, key) else { continue };
             let resource = Resource::topic(topic.as_str());
             self.require(operation, &resource, Reason::Key)?;
             if added.as_ref().is_some_and(|options| options.trims) {
@@ -507,8 +517,9 @@ impl Asked<'_> {
     fn channels(&self, operation: Operation) -> Decided {
         let count = if operation == Operation::Write { 1 } else { self.args.len() - 1 };
         for channel in self.args.iter().skip(1).take(count) {
-            self.require(operation, &Resource::new(ResourceKind::Channel, channel), Reason::Channel)?;
-            if let Ok(topic) = topic_of(channel)
+            let name = names::channel_name(self.tenant(), channel);
+            self.require(operation, &Resource::new(ResourceKind::Channel, &name), Reason::Channel)?;
+            if let Ok(topic) = topic_of(self.tenant(), channel)
                 && self.command.joins_topics()
                 && self.door.broker.has_topic(topic.as_str())
             {
@@ -611,9 +622,21 @@ impl Door {
     }
 }
 
+/// Returns `false` if no topic has the name of this key of a cache, which is a database of a tenant.
+fn may_be_topic(broker: &Broker, tenant: Tenant<'_>, database: usize, cache: &[u8], key: &[u8]) -> bool {
+    if tenant.is_none() {
+        return broker.streams.may_be_topic(cache, key);
+    }
+    // The broker knows the topics of tenants by the keys that clients without a tenant use.
+    let topic = stream_topic_text(tenant, database, key);
+    let (cache, key) = names::place_of(&String::from_utf8_lossy(&topic));
+    broker.streams.may_be_topic(cache.as_bytes(), &key)
+}
+
 /// Returns the name of a key as a resource.
-fn name_of(database: usize, key: &[u8]) -> SmallVec<[u8; 64]> {
-    let mut name = SmallVec::from_slice(b"db");
+fn name_of(tenant: Tenant<'_>, database: usize, key: &[u8]) -> SmallVec<[u8; 64]> {
+    let mut name = SmallVec::from_slice(names::prefix(tenant).as_bytes());
+    name.extend_from_slice(b"db");
     if database >= 10 {
         name.push(b'0' + (database / 10) as u8);
     }
@@ -627,7 +650,11 @@ fn name_of(database: usize, key: &[u8]) -> SmallVec<[u8; 64]> {
 pub(super) fn permit(broker: &Broker, identity: &Arc<Identity>) -> Permit {
     broker.security.permit(identity.clone(), |security, identity, topic, is_channel| {
         let may = |resource| security.allows(identity, Operation::Read, &resource);
-        let name = names::name_of(topic.as_str());
+        let tenant = identity.tenant();
+        let Some(channel) = names::channel_of_topic(tenant, topic.as_str()) else {
+            return false;
+        };
+        let name = names::channel_name(tenant, &channel);
         let is_topic_allowed = || is_channel || may(Resource::topic(topic.as_str()));
         may(Resource::new(ResourceKind::Channel, &name)) && is_topic_allowed()
     })
@@ -640,8 +667,8 @@ mod tests {
 
     #[test]
     fn keys_are_named_after_their_databases() {
-        assert_eq!(&name_of(0, b"a")[..], b"db0/a");
-        assert_eq!(&name_of(15, b"\xff")[..], b"db15/\xff");
+        assert_eq!(&name_of(None, 0, b"a")[..], b"db0/a");
+        assert_eq!(&name_of(None, 15, b"\xff")[..], b"db15/\xff");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use broker::metrics::Exposition;
 use broker::{Answers, Broker, Direct, Held, Hold, Origin, Permit, Subscribe, Subscription, SubscriptionHandle};
 use bytes::Bytes;
 use engine::glob::matches;
+use engine::security::TenantName;
 use engine::streams::ID_HEADER;
 use engine::{
     Delivery, ErrorKind, Missing, Overflow, PartitionId, Pattern, RecordView, Result, Rule, SourceId, Start, TopicName,
@@ -17,7 +18,7 @@ use engine::{
 use parking_lot::Mutex;
 
 use super::clients::Client;
-use super::names::{name_of, topic_of};
+use super::names::{Tenant, channel_name, channel_of, channel_of_topic, topic_of};
 use super::writer::Writer;
 use crate::fields;
 
@@ -67,7 +68,7 @@ impl Ready {
     /// Starts the delivery. Messages are written to the connection after the confirmation.
     pub(super) fn begin(self) {
         let Self { channels, broker, subscription, mouth } = self;
-        channels.count(&mouth.heard, true);
+        channels.count(&mouth, true);
         let lane = subscription.lane;
         let drain = channels.drain(subscription, mouth);
         // A task that this thread spawns writes nothing before the confirmation is written.
@@ -84,6 +85,8 @@ struct Mouth {
     client: Arc<Client>,
     answers: Answers,
     heard: Heard,
+    /// Tenant whose names the client uses.
+    tenant: Option<TenantName>,
     /// `true` once the confirmation is written. From then on publishers write to the connection directly.
     is_open: AtomicBool,
     /// `true` once nothing more may be written. Locked during each write.
@@ -100,9 +103,46 @@ impl Mouth {
         held: Option<Held>,
     ) -> bool {
         let mut writer = Writer::new(self.client.about.lock().is_resp3);
-        deliveries.drain(..).for_each(|delivery| write_delivery(&mut writer, delivery, &self.heard, topic_of));
+        deliveries.drain(..).for_each(|delivery| self.write(&mut writer, delivery, topic_of));
         let is_over = self.is_over.lock();
         !*is_over && self.client.outbox.push([self.charged(writer.bytes, held)])
+    }
+
+    /// Writes the messages of a delivery.
+    fn write(&self, writer: &mut Writer, delivery: Delivery, topic_of: &dyn Fn(SourceId) -> TopicName) {
+        // Gaps are not reported: a subscriber of a channel receives only what is delivered.
+        let Delivery::Batch { source, batch } = delivery else {
+            return;
+        };
+        let Ok(records) = batch.records() else {
+            tracing::warn!("a channel does not receive a batch that cannot be decoded");
+            return;
+        };
+        let name = match &self.heard {
+            Heard::Channel(channel) => Some(channel.clone()),
+            Heard::Pattern(_) => channel_of_topic(self.tenant.as_ref(), topic_of(source).as_str()),
+        };
+        let Some(name) = name else {
+            return;
+        };
+        for record in records.iter().flatten() {
+            match &self.heard {
+                Heard::Channel(_) => {
+                    writer.push(3);
+                    writer.bulk(b"message");
+                }
+                Heard::Pattern(pattern) => {
+                    writer.push(4);
+                    writer.bulk(b"pmessage");
+                    writer.bulk(pattern);
+                }
+            }
+            writer.bulk(&name);
+            match record.value {
+                Some(value) => writer.bulk(value),
+                None => writer.bulk(&value_of_headers(&record)),
+            }
+        }
     }
 
     fn charged(&self, mut bytes: Vec<u8>, held: Option<Held>) -> Bytes {
@@ -170,14 +210,17 @@ impl Channels {
         origin: Origin,
         permit: Permit,
         hold: Hold,
-        heard: Heard,
+        (tenant, heard): (Option<TenantName>, Heard),
     ) -> Result<(Listener, Ready)> {
         let pattern = match &heard {
-            Heard::Channel(channel) => Pattern::Topic(topic_of(channel)?),
+            Heard::Channel(channel) => Pattern::Topic(topic_of(tenant.as_ref(), channel)?),
             Heard::Pattern(glob) => {
-                let text = String::from_utf8_lossy(glob).into_owned();
+                let text = String::from_utf8_lossy(&channel_name(tenant.as_ref(), glob)).into_owned();
                 let glob = glob.clone();
-                let takes = move |topic: &TopicName| matches(&glob, &name_of(topic.as_str()));
+                let of = tenant.clone();
+                let takes = move |topic: &TopicName| {
+                    channel_of_topic(of.as_ref(), topic.as_str()).is_some_and(|name| matches(&glob, &name))
+                };
                 Pattern::Rule(Rule::new(&text, "redis", takes))
             }
         };
@@ -185,7 +228,7 @@ impl Channels {
         let is_over = Mutex::new(false);
         let client = client.clone();
         let answers = broker.answers().clone();
-        let mouth = Arc::new(Mouth { client, answers, heard, is_open, is_over });
+        let mouth = Arc::new(Mouth { client, answers, heard, tenant, is_open, is_over });
         let subscription = broker.subscribe(Subscribe {
             pattern,
             partition: None,
@@ -206,24 +249,25 @@ impl Channels {
         Ok((listener, Ready { channels: self.clone(), broker: broker.clone(), subscription, mouth }))
     }
 
-    fn count(&self, heard: &Heard, is_more: bool) {
+    fn count(&self, mouth: &Mouth, is_more: bool) {
         let mut state = self.state.lock();
-        let (count, is_none) = match heard {
-            Heard::Channel(channel) => {
-                let count = state.channels.entry(channel.clone()).or_default();
-                *count = if is_more { *count + 1 } else { *count - 1 };
-                (channel, *count == 0)
+        let (Heard::Channel(name) | Heard::Pattern(name)) = &mouth.heard;
+        let name = channel_name(mouth.tenant.as_ref(), name);
+        let counted = |count: usize| if is_more { count + 1 } else { count - 1 };
+        match &mouth.heard {
+            Heard::Channel(_) => {
+                let count = state.channels.entry(name.clone()).or_default();
+                *count = counted(*count);
+                if *count == 0 {
+                    state.channels.remove(&name);
+                }
             }
-            Heard::Pattern(pattern) => {
-                let count = state.patterns.entry(pattern.clone()).or_default();
-                *count = if is_more { *count + 1 } else { *count - 1 };
-                (pattern, *count == 0)
-            }
-        };
-        if is_none {
-            match heard {
-                Heard::Channel(_) => drop(state.channels.remove(count)),
-                Heard::Pattern(_) => drop(state.patterns.remove(count)),
+            Heard::Pattern(_) => {
+                let count = state.patterns.entry(name.clone()).or_default();
+                *count = counted(*count);
+                if *count == 0 {
+                    state.patterns.remove(&name);
+                }
             }
         }
     }
@@ -260,20 +304,22 @@ impl Channels {
             }
         }
         drop(subscription);
-        self.count(&mouth.heard, false);
+        self.count(&mouth, false);
     }
 
-    /// Returns the channels that have subscribers, with the number of subscribers.
-    pub(super) fn channels(&self) -> Vec<(Vec<u8>, usize)> {
-        self.state.lock().channels.iter().map(|(channel, count)| (channel.clone(), *count)).collect()
+    /// Returns the channels of a tenant that have subscribers, with the number of subscribers.
+    pub(super) fn channels(&self, tenant: Tenant<'_>) -> Vec<(Vec<u8>, usize)> {
+        let state = self.state.lock();
+        let channels = state.channels.iter();
+        channels.filter_map(|(name, count)| Some((channel_of(tenant, name)?.to_vec(), *count))).collect()
     }
 
-    pub(super) fn listeners(&self, channel: &[u8]) -> usize {
-        self.state.lock().channels.get(channel).copied().unwrap_or_default()
+    pub(super) fn listeners(&self, tenant: Tenant<'_>, channel: &[u8]) -> usize {
+        self.state.lock().channels.get(&channel_name(tenant, channel)).copied().unwrap_or_default()
     }
 
-    pub(super) fn patterns(&self) -> usize {
-        self.state.lock().patterns.len()
+    pub(super) fn patterns(&self, tenant: Tenant<'_>) -> usize {
+        self.state.lock().patterns.keys().filter(|name| channel_of(tenant, name).is_some()).count()
     }
 
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
@@ -310,37 +356,4 @@ async fn room_for(mouth: &Mouth, deliveries: &[Delivery]) -> Result<Option<Held>
 fn value_of_headers(record: &RecordView<'_>) -> Vec<u8> {
     let mut headers = record.headers().filter(|(name, _)| *name != ID_HEADER.as_bytes()).peekable();
     if headers.peek().is_none() { Vec::new() } else { fields::to_json(headers).into_bytes() }
-}
-
-fn write_delivery(writer: &mut Writer, delivery: Delivery, heard: &Heard, topic_of: &dyn Fn(SourceId) -> TopicName) {
-    // Gaps are not reported: a subscriber of a channel receives only what is delivered.
-    let Delivery::Batch { source, batch } = delivery else {
-        return;
-    };
-    let Ok(records) = batch.records() else {
-        tracing::warn!("a channel does not receive a batch that cannot be decoded");
-        return;
-    };
-    let name = match heard {
-        Heard::Channel(channel) => channel.clone(),
-        Heard::Pattern(_) => name_of(topic_of(source).as_str()),
-    };
-    for record in records.iter().flatten() {
-        match heard {
-            Heard::Channel(_) => {
-                writer.push(3);
-                writer.bulk(b"message");
-            }
-            Heard::Pattern(pattern) => {
-                writer.push(4);
-                writer.bulk(b"pmessage");
-                writer.bulk(pattern);
-            }
-        }
-        writer.bulk(&name);
-        match record.value {
-            Some(value) => writer.bulk(value),
-            None => writer.bulk(&value_of_headers(&record)),
-        }
-    }
 }

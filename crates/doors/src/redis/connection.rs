@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use broker::{Answers, Broker, Cache, Caches, Commit, Finished, Identity, LockedCache, Unwelcome, Waiting, Wakes};
-use engine::cache::CacheSettings;
+use engine::security::TenantName;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use net::service::{Handler, Held, Peer, Reply, Spent, Standing, once};
@@ -28,6 +28,7 @@ use super::commands::transactions::{Transaction, Watched};
 use super::commands::work::{Pace, Sliced, Slices};
 use super::commands::{self, scan};
 use super::errors::{Done, Fail, LOGGED_OUT};
+use super::names::cache_name;
 use super::pause::Pause;
 use super::refusals::Refusals;
 use super::shard_channels::{ShardChannels, ShardListener};
@@ -91,9 +92,11 @@ pub(super) struct Session {
     pub(super) certified: Option<Arc<Identity>>,
     pub(super) is_resp3: bool,
     pub(super) database: usize,
-    is_durable: bool,
+    pub(super) is_durable: bool,
     /// Caches of the databases that the connection has used.
-    databases: [Option<Arc<Cache>>; DATABASES],
+    pub(super) databases: [Option<Arc<Cache>>; DATABASES],
+    /// Tenant to which the databases, the watched keys and the channels belong: that of the identity.
+    pub(super) tenant: Option<TenantName>,
     pub(super) transaction: Option<Box<Transaction>>,
     pub(super) watched: Watched,
     pub(super) replies: Replies,
@@ -192,6 +195,7 @@ impl Handler<RedisProtocol> for Door {
             database: 0,
             is_durable: self.is_durable,
             databases: [const { None }; DATABASES],
+            tenant: None,
             transaction: None,
             watched: Watched::default(),
             replies: Replies::All,
@@ -453,7 +457,7 @@ impl Door {
             if !is_other_first {
                 other = other_cache.as_deref().map(|cache| lock(cache, &named));
             }
-            let guests = Guests::let_in(&self.broker, number, &mut locked, command, args)?;
+            let guests = Guests::let_in(&self.broker, (session.tenant(), number), &mut locked, command, args)?;
             let mut writer = Writer::new(is_resp3);
             writer.bytes_max = room;
             let mut step = Step { other: other.as_mut(), may_slice: true, ..Step::new(&mut locked, &mut writer) };
@@ -477,7 +481,7 @@ impl Door {
                     writer.error(&fail);
                 }
                 Ok(()) if command.flushes() => {
-                    self.broker.record_act("flush cache", &format!("db{number}"), None);
+                    self.broker.record_act("flush cache", &cache_name(session.tenant(), number), None);
                 }
                 Ok(()) => {}
             }
@@ -657,20 +661,6 @@ pub fn answers(cache: &Cache, requests: &[Vec<Vec<u8>>], is_resp3: bool) -> Vec<
 }
 
 impl Session {
-    /// Returns the cache of the selected database.
-    pub(super) fn database(&mut self, broker: &Arc<Broker>) -> Done<&Arc<Cache>> {
-        let number = self.database;
-        let slot = &mut self.databases[number];
-        if slot.as_ref().is_none_or(|cache| cache.is_deleted()) {
-            *slot = Some(open_database(broker, number, self.is_durable)?);
-        }
-        Ok(slot.as_ref().expect("invariant: it was put there"))
-    }
-
-    pub(super) fn database_of(&mut self, broker: &Arc<Broker>, number: usize) -> Done<Arc<Cache>> {
-        open_database(broker, number, self.is_durable)
-    }
-
     /// Returns the start time of the current request: the end of the last one in this turn, or now.
     fn begin(&mut self, request_bytes: usize) -> Instant {
         self.request_bytes = request_bytes;
@@ -799,8 +789,4 @@ async fn when_durable(answer: Answer, commit: Commit, mut failed: Writer) -> Ans
             Answer::Written(failed.bytes)
         }
     }
-}
-
-fn open_database(broker: &Arc<Broker>, number: usize, is_durable: bool) -> Done<Arc<Cache>> {
-    Ok(broker.caches.open_with(&format!("db{number}"), CacheSettings { is_durable, ..CacheSettings::default() })?)
 }

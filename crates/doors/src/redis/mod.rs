@@ -9,6 +9,7 @@ mod codec;
 mod command;
 mod commands;
 mod connection;
+mod databases;
 mod errors;
 mod long_double;
 mod names;

@@ -1,6 +1,8 @@
-//! Maps the names of channels and streams to topic names, which have a smaller alphabet.
+//! Maps the names of channels and streams to topic names, which have a smaller alphabet, and the numbers of databases
+//! to the names of caches. The names of a tenant get its prefix here, and lose it.
 
 use engine::limits::TOPIC_NAME_BYTES_MAX;
+use engine::security::TenantName;
 use engine::{Result, TopicName};
 use smallvec::SmallVec;
 
@@ -15,14 +17,47 @@ const OF_DATABASE: &str = "_x_";
 /// Name of a topic as ASCII text. Most need no allocation.
 pub(super) type TopicText = SmallVec<[u8; 96]>;
 
+/// Tenant whose names a client uses; `None` for those of the broker.
+pub(super) type Tenant<'a> = Option<&'a TenantName>;
+
+/// Returns the prefix of the broker's names for those of a tenant.
+pub(super) fn prefix(tenant: Tenant<'_>) -> &str {
+    tenant.map_or("", TenantName::prefix)
+}
+
+/// Returns the name of the cache that is a database of a tenant.
+pub(super) fn cache_name(tenant: Tenant<'_>, database: usize) -> String {
+    format!("{}db{database}", prefix(tenant))
+}
+
+/// Returns the names of all databases of a tenant, for the audit.
+pub(super) fn all_databases(tenant: Tenant<'_>) -> String {
+    format!("{} to {}", cache_name(tenant, 0), cache_name(tenant, DATABASES - 1))
+}
+
+/// Returns the broker's name of a channel of a tenant, as access control and lists have it.
+pub(super) fn channel_name(tenant: Tenant<'_>, channel: &[u8]) -> Vec<u8> {
+    [prefix(tenant).as_bytes(), channel].concat()
+}
+
+/// Returns a tenant's name of a channel; `None` if the channel is not the tenant's.
+pub(super) fn channel_of<'n>(tenant: Tenant<'_>, name: &'n [u8]) -> Option<&'n [u8]> {
+    name.strip_prefix(prefix(tenant).as_bytes())
+}
+
+/// Returns a tenant's name of the channel that has this topic; `None` if the topic is not the tenant's.
+pub(super) fn channel_of_topic(tenant: Tenant<'_>, topic: &str) -> Option<Vec<u8>> {
+    topic.strip_prefix(prefix(tenant)).map(name_of)
+}
+
 /// Returns the topic of a stream: that of its key, with the prefix `db1_x_` and so on in databases other than 0.
-pub(super) fn stream_topic(database: usize, key: &[u8]) -> Result<TopicName> {
-    parse(&stream_topic_text(database, key))
+pub(super) fn stream_topic(tenant: Tenant<'_>, database: usize, key: &[u8]) -> Result<TopicName> {
+    parse(&stream_topic_text(tenant, database, key))
 }
 
 /// Returns the name of [`stream_topic`], which may not be valid.
-pub(super) fn stream_topic_text(database: usize, key: &[u8]) -> TopicText {
-    let mut text = TopicText::new();
+pub(super) fn stream_topic_text(tenant: Tenant<'_>, database: usize, key: &[u8]) -> TopicText {
+    let mut text = TopicText::from_slice(prefix(tenant).as_bytes());
     if database != 0 {
         text.extend_from_slice(format!("db{database}{OF_DATABASE}").as_bytes());
     }
@@ -34,7 +69,8 @@ fn parse(text: &[u8]) -> Result<TopicName> {
     TopicName::parse(&String::from_utf8_lossy(text))
 }
 
-/// Returns the cache and the key of the stream that has this topic.
+/// Returns the cache and the key of the stream that has this topic. The topic of a tenant is a key of database 0 here:
+/// the key of a stream of a tenant's client is recorded with the stream.
 pub fn place_of(topic: &str) -> (String, Vec<u8>) {
     let parts = topic.strip_prefix("db").and_then(|rest| rest.split_once(OF_DATABASE));
     let found = parts.filter(|(number, _)| number.parse().is_ok_and(|number| (1..DATABASES).contains(&number)));
@@ -44,8 +80,8 @@ pub fn place_of(topic: &str) -> (String, Vec<u8>) {
 
 /// Returns the topic of a name. Letters, digits, `-`, `_` and dots between them are kept; any other byte becomes
 /// `_xHH_`, and so does an underscore that begins the name or that would be read as the start of such a byte.
-pub(super) fn topic_of(name: &[u8]) -> Result<TopicName> {
-    let mut text = TopicText::new();
+pub(super) fn topic_of(tenant: Tenant<'_>, name: &[u8]) -> Result<TopicName> {
+    let mut text = TopicText::from_slice(prefix(tenant).as_bytes());
     push_topic(&mut text, name);
     parse(&text)
 }
@@ -111,25 +147,42 @@ mod tests {
     #[test]
     fn plain_names_stay_as_they_are() {
         for name in ["orders", "orders.eu-west", "a_b", "A1"] {
-            assert_eq!(topic_of(name.as_bytes()).expect("a name").as_str(), name);
+            assert_eq!(topic_of(None, name.as_bytes()).expect("a name").as_str(), name);
         }
         let escaped =
             [("user:1", "user_x3a_1"), ("_offsets", "_x5f_offsets"), ("a_x3a_", "a_x5f_x3a_"), ("a..b", "a_x2e_.b")];
         for (name, topic) in escaped {
-            assert_eq!(topic_of(name.as_bytes()).expect("a name").as_str(), topic);
+            assert_eq!(topic_of(None, name.as_bytes()).expect("a name").as_str(), topic);
         }
-        assert!(topic_of(&[b':'; 100]).is_err());
+        assert!(topic_of(None, &[b':'; 100]).is_err());
     }
 
     #[test]
     fn streams_of_each_database_have_topics_of_their_own() {
         for (database, key, topic) in [(0, "a:b", "a_x3a_b"), (1, "a:b", "db1_x_a_x3a_b"), (15, "", "db15_x__x_")] {
-            assert_eq!(stream_topic(database, key.as_bytes()).expect("a name").as_str(), topic);
+            assert_eq!(stream_topic(None, database, key.as_bytes()).expect("a name").as_str(), topic);
             assert_eq!(place_of(topic), (format!("db{database}"), key.as_bytes().to_vec()));
         }
         // A key of database 0 that looks like the topic of another database has a different topic.
-        assert_eq!(stream_topic(0, b"db1_x_a").expect("a name").as_str(), "db1_x5f_x_a");
+        assert_eq!(stream_topic(None, 0, b"db1_x_a").expect("a name").as_str(), "db1_x5f_x_a");
         assert_eq!(place_of("db16_x_a"), ("db0".to_owned(), b"db16_x_a".to_vec()));
+    }
+
+    #[test]
+    fn names_of_a_tenant_have_its_prefix() {
+        let acme = TenantName::parse("acme").expect("a name");
+        let acme = Some(&acme);
+        for (channel, topic) in [("news", "acme.news"), ("a:b", "acme.a_x3a_b"), ("", "acme._x_"), (".", "acme._x2e_")]
+        {
+            assert_eq!(topic_of(acme, channel.as_bytes()).expect("a name").as_str(), topic);
+            assert_eq!(channel_of_topic(acme, topic).as_deref(), Some(channel.as_bytes()));
+            assert_eq!(channel_of(acme, &channel_name(acme, channel.as_bytes())), Some(channel.as_bytes()));
+        }
+        assert_eq!((channel_of_topic(acme, "other.news"), channel_of(acme, b"acm")), (None, None));
+        for (database, key, topic) in [(0, "a:b", "acme.a_x3a_b"), (3, "_", "acme.db3_x__x5f_")] {
+            assert_eq!(stream_topic(acme, database, key.as_bytes()).expect("a name").as_str(), topic);
+        }
+        assert_eq!((cache_name(acme, 15), cache_name(None, 0)), ("acme.db15".to_owned(), "db0".to_owned()));
     }
 
     proptest! {
@@ -137,7 +190,7 @@ mod tests {
         fn every_name_has_a_topic_of_its_own(name in proptest::collection::vec(prop_oneof![
             any::<u8>(), Just(b'_'), Just(b'x'), Just(b'.'), Just(b'3'), Just(b'a')
         ], 0..40)) {
-            let topic = topic_of(&name).expect("short enough");
+            let topic = topic_of(None, &name).expect("short enough");
             prop_assert_eq!(name_of(topic.as_str()), name);
             prop_assert!(!topic.is_hidden());
         }

@@ -1,5 +1,6 @@
 //! Shard channels (`SSUBSCRIBE`, `SPUBLISH`), as on a single node of Redis. They have a separate namespace, which no
-//! other door sees. The publisher's thread writes each message to the subscribed connections.
+//! other door sees; those of a tenant have its prefix. The publisher's thread writes each message to the subscribed
+//! connections.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use engine::security::{Operation, Resource, ResourceKind};
 use parking_lot::Mutex;
 
 use super::clients::Client;
+use super::names::{Tenant, channel_name, channel_of};
 use super::writer::Writer;
 
 /// Maximum number of bytes queued for a slow connection. Beyond it the connection is disconnected, as in Redis.
@@ -117,14 +119,15 @@ impl ShardChannels {
         ShardListener { channels: self.clone(), name: name.to_vec(), mouth, _hold: hold }
     }
 
-    /// Publishes a message and returns the number of its receivers. They share its bytes, which are held until the last
-    /// receiver has read them. A connection is disconnected if it has unread messages, and no memory for more, or if
-    /// its client may no longer read the channel.
+    /// Publishes a message to the channel with this name of the broker, and returns the number of its receivers. They
+    /// share its bytes, which are held until the last receiver has read them. A connection is disconnected if it has
+    /// unread messages, and no memory for more, or if its client may no longer read the channel.
     pub(super) fn publish(&self, broker: &Broker, name: &[u8], message: &[u8]) -> usize {
         let answers = broker.answers();
         let mut receivers = 0;
         let mouths = self.by_name.lock().get(name).cloned().unwrap_or_default();
-        let mut written: [Option<Bytes>; 2] = [None, None];
+        // By the protocol of the receiver, and by the name that it uses. All tenants of one channel are the same.
+        let mut written: [Option<Bytes>; 4] = [const { None }; 4];
         for mouth in &mouths {
             if !mouth.is_permitted(&broker.security, name) {
                 mouth.client.outbox.close();
@@ -132,10 +135,12 @@ impl ShardChannels {
             }
             receivers += 1;
             let is_resp3 = mouth.client.about.lock().is_resp3;
-            let bytes = written[usize::from(is_resp3)].get_or_insert_with(|| {
+            let tenant = mouth.identity.tenant();
+            let bytes = written[usize::from(is_resp3) + 2 * usize::from(tenant.is_some())].get_or_insert_with(|| {
                 let mut writer = Writer::new(is_resp3);
                 writer.push(3);
-                [&b"smessage"[..], name, message].iter().for_each(|part| writer.bulk(part));
+                let channel = channel_of(tenant, name).unwrap_or_default();
+                [&b"smessage"[..], channel, message].iter().for_each(|part| writer.bulk(part));
                 answers.overdraw(mouth.client.ip, writer.bytes.len()).charge(writer.bytes)
             });
             let has_no_room = !mouth.client.outbox.is_empty() && answers.is_full(mouth.client.ip);
@@ -148,13 +153,15 @@ impl ShardChannels {
         receivers
     }
 
-    /// Returns the channels, with the number of subscribers of each.
-    pub(super) fn all(&self) -> Vec<(Vec<u8>, usize)> {
-        self.by_name.lock().iter().map(|(name, mouths)| (name.clone(), mouths.len())).collect()
+    /// Returns the channels of a tenant, with the number of subscribers of each.
+    pub(super) fn all(&self, tenant: Tenant<'_>) -> Vec<(Vec<u8>, usize)> {
+        let by_name = self.by_name.lock();
+        let channels = by_name.iter();
+        channels.filter_map(|(name, mouths)| Some((channel_of(tenant, name)?.to_vec(), mouths.len()))).collect()
     }
 
-    pub(super) fn listeners(&self, name: &[u8]) -> usize {
-        self.by_name.lock().get(name).map_or(0, Vec::len)
+    pub(super) fn listeners(&self, tenant: Tenant<'_>, channel: &[u8]) -> usize {
+        self.by_name.lock().get(&channel_name(tenant, channel)).map_or(0, Vec::len)
     }
 
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {

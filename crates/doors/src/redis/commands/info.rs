@@ -5,7 +5,6 @@ use std::fmt::Display;
 use std::sync::atomic::Ordering;
 
 use engine::cache::{Eviction, StripeStats};
-use engine::security::Operation;
 use net::service::Reply;
 
 use super::args::is;
@@ -16,12 +15,16 @@ use crate::redis::access::Needs;
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, own};
 use crate::redis::connection::{DATABASES, Door, Later, Session};
+use crate::redis::names::{Tenant, cache_name};
 
-pub(super) const COMMAND: Command =
-    own("INFO", -1, Needs::Cluster(Operation::Describe), info, ("1.0.0", "Returns statistics of the server"));
+pub(super) const COMMAND: Command = own("INFO", -1, Needs::View, info, ("1.0.0", "Returns statistics of the server"));
 
 /// Sections that are returned only if they are requested by name, or with `all`.
 const MORE: [&str; 2] = ["Commandstats", "Latencystats"];
+/// Sections that clients of a tenant are shown, and the lines of the first of them: what says nothing of others.
+const SECTIONS_OF_TENANTS: [&str; 2] = ["Server", "Keyspace"];
+const SERVER_OF_TENANTS: [&str; 6] =
+    ["redis_version", "redis_mode", "server_name", "thalweg_version", "uptime_in_seconds", "uptime_in_days"];
 /// Latency percentiles that Redis shows by default.
 const PERCENTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
 /// Clock ticks per second of times in `/proc`, on every Linux.
@@ -31,14 +34,20 @@ fn info(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
     let is_asked = |word: &str| args[1..].iter().any(|arg| is(arg, word));
     let is_all = is_asked("all") || is_asked("everything");
     let is_default = args.len() == 1 || is_asked("default");
-    let is_wanted = |section: &str| is_all || is_asked(section) || is_default && !MORE.contains(&section);
+    let tenant = session.tenant();
+    let may_see = |section: &str| tenant.is_none() || SECTIONS_OF_TENANTS.contains(&section);
+    let is_wanted =
+        |section: &str| (is_all || is_asked(section) || is_default && !MORE.contains(&section)) && may_see(section);
     let mut text = String::new();
     for (section, lines) in SECTIONS.iter().filter(|(section, _)| is_wanted(section)) {
         if !text.is_empty() {
             text.push_str("\r\n");
         }
         text.push_str(&format!("# {section}\r\n"));
-        for (name, value) in lines(door) {
+        let mut lines = lines(door, tenant);
+        lines
+            .retain(|(name, _)| tenant.is_none() || *section != "Server" || SERVER_OF_TENANTS.contains(&name.as_str()));
+        for (name, value) in lines {
             text.push_str(&format!("{name}:{value}\r\n"));
         }
     }
@@ -51,22 +60,22 @@ fn info(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
 type Lines = Vec<(String, String)>;
 
 /// Section of the reply: its title, and the function that returns its lines.
-type Section = (&'static str, fn(&Door) -> Lines);
+type Section = (&'static str, fn(&Door, Tenant<'_>) -> Lines);
 
 /// Sections in the order of Redis.
 const SECTIONS: [Section; 13] = [
-    ("Server", server),
-    ("Clients", clients),
-    ("Memory", memory),
-    ("Persistence", persistence),
-    ("Stats", stats),
-    ("Replication", replication),
-    ("CPU", cpu),
-    ("Modules", |_| Vec::new()),
-    ("Commandstats", commands),
-    ("Errorstats", errors),
-    ("Latencystats", latencies),
-    ("Cluster", |_| vec![line("cluster_enabled", 0)]),
+    ("Server", |door, _| server(door)),
+    ("Clients", |door, _| clients(door)),
+    ("Memory", |door, _| memory(door)),
+    ("Persistence", |door, _| persistence(door)),
+    ("Stats", |door, _| stats(door)),
+    ("Replication", |door, _| replication(door)),
+    ("CPU", |door, _| cpu(door)),
+    ("Modules", |_, _| Vec::new()),
+    ("Commandstats", |door, _| commands(door)),
+    ("Errorstats", |door, _| errors(door)),
+    ("Latencystats", |door, _| latencies(door)),
+    ("Cluster", |_, _| vec![line("cluster_enabled", 0)]),
     ("Keyspace", keyspace),
 ];
 
@@ -148,7 +157,7 @@ pub(super) struct Memory {
 impl Memory {
     pub(super) fn of(door: &Door) -> Self {
         let used = door.broker.caches.bytes();
-        let databases = databases(door);
+        let databases = databases(door, None);
         let sum = |of: fn(&StripeStats) -> u64| databases.iter().map(|(_, stats, _)| of(stats)).sum::<u64>();
         let clients = door.clients.all().iter().map(|client| client.bytes() as u64).sum();
         Self {
@@ -251,7 +260,7 @@ fn persistence(door: &Door) -> Lines {
 /// Returns the hits, misses, expired and evicted entries of all databases.
 pub(super) fn keyspace_counts(door: &Door) -> [u64; 4] {
     let mut sums = [0; 4];
-    for (_, stats, _) in databases(door) {
+    for (_, stats, _) in databases(door, None) {
         let more = [stats.hits, stats.misses, stats.expired, stats.evicted];
         sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
     }
@@ -289,9 +298,9 @@ fn stats(door: &Door) -> Lines {
         line("evicted_clients", 0),
         line("keyspace_hits", hits),
         line("keyspace_misses", misses),
-        line("pubsub_channels", door.channels.channels().len()),
-        line("pubsub_patterns", door.channels.patterns()),
-        line("pubsubshard_channels", door.shard_channels.all().len()),
+        line("pubsub_channels", door.channels.channels(None).len()),
+        line("pubsub_patterns", door.channels.patterns(None)),
+        line("pubsubshard_channels", door.shard_channels.all(None).len()),
         line("latest_fork_usec", 0),
         line("total_forks", 0),
         line("migrate_cached_sockets", 0),
@@ -376,16 +385,16 @@ fn latencies(door: &Door) -> Lines {
     door.stats.commands().into_iter().filter(|(_, counted)| counted.calls() > 0).map(row).collect()
 }
 
-/// Returns all databases that exist with their statistics, and the number and mean remaining time of their expiring
-/// entries.
-fn databases(door: &Door) -> Vec<(usize, StripeStats, (u64, u64))> {
+/// Returns all databases of a tenant that exist with their statistics, and the number and mean remaining time of their
+/// expiring entries.
+fn databases(door: &Door, tenant: Tenant<'_>) -> Vec<(usize, StripeStats, (u64, u64))> {
     let found =
-        (0..DATABASES).filter_map(|number| Some((number, door.broker.caches.find(&format!("db{number}")).ok()?)));
+        (0..DATABASES).filter_map(|number| Some((number, door.broker.caches.find(&cache_name(tenant, number)).ok()?)));
     found.map(|(number, cache)| (number, cache.status().stats, cache.expiring())).collect()
 }
 
-fn keyspace(door: &Door) -> Lines {
-    let used = databases(door).into_iter().filter(|(_, stats, _)| stats.entries > 0);
+fn keyspace(door: &Door, tenant: Tenant<'_>) -> Lines {
+    let used = databases(door, tenant).into_iter().filter(|(_, stats, _)| stats.entries > 0);
     let row = |(number, stats, (expires, mean_ms)): (usize, StripeStats, (u64, u64))| {
         line(&format!("db{number}"), format!("keys={},expires={expires},avg_ttl={mean_ms}", stats.entries))
     };

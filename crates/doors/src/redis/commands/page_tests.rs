@@ -17,6 +17,26 @@ This page lists the commands of Redis 7.0 by group, and which of them the Redis 
 - [Redis streams](redis-streams.md) describes how streams are implemented.
 
 ";
+/// Commands of clients that see only a part of the broker.
+const TENANTS: &str = "\
+## Clients of a tenant
+
+A client whose user has a [tenant](../guides/security.md) uses names without the prefix of the
+tenant.
+
+- **Databases** are caches of the tenant: database 0 is `acme.db0` for clients of the tenant `acme`.
+  `FLUSHALL` removes the keys of the tenant's databases, `DBSIZE`, `KEYS` and `SCAN` count and list
+  those of one.
+- **Streams** are topics with the prefix: the key `jobs` is the topic `acme.jobs`. A topic that
+  another door created is the stream of the tenant whose prefix it has.
+- **Channels**, patterns of channels and shard channels are the tenant's, in messages and in
+  `PUBSUB`.
+- **`INFO`** returns the version, the uptime and the databases of the tenant.
+- **The broker** is no tenant's: `CLIENT LIST` and `KILL`, `CONFIG`, `SLOWLOG`, `ROLE` and the `ACL`
+  commands about users are refused with `NOPERM`.
+- **A login** as a user of another tenant ends transactions, watched keys and subscriptions.
+
+";
 /// Redis commands that are not supported, with their replacements.
 const MISSING: &[(&str, &str, &str)] = &[
     ("generic", "DUMP, RESTORE, MIGRATE", "the format is internal to Redis: use COPY, MOVE, or read and write"),
@@ -56,6 +76,7 @@ fn page() -> String {
         }
         page.push('\n');
     }
+    page.push_str(TENANTS);
     page.push_str("## Unsupported commands\n\n| Group | Commands | Instead |\n|---|---|---|\n");
     for (group, commands, instead) in MISSING {
         writeln!(page, "| {group} | {commands} | {instead} |").expect("written");

@@ -18,7 +18,7 @@ use crate::redis::codec::Answer;
 use crate::redis::command::{Command, own, wrong_part};
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail};
-use crate::redis::names::topic_of;
+use crate::redis::names::{channel_name, topic_of};
 use crate::redis::writer::Writer;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -48,14 +48,13 @@ pub(super) const COMMANDS: &[Command] = &[
     ),
     own("SSUBSCRIBE", -2, Needs::Channels(Operation::Read), ssubscribe, ("7.0.0", "Subscribes to shard channels")),
     own("SUNSUBSCRIBE", -1, Needs::Nothing, sunsubscribe, ("7.0.0", "Unsubscribes from shard channels")),
-    own(
-        "PUBSUB",
-        -2,
-        Needs::Cluster(Operation::Describe),
-        pubsub,
-        ("2.8.0", "Returns channels and their numbers of subscribers"),
-    )
-    .of(&[("CHANNELS", -2), ("NUMSUB", -2), ("NUMPAT", 2), ("SHARDCHANNELS", -2), ("SHARDNUMSUB", -2)]),
+    own("PUBSUB", -2, Needs::View, pubsub, ("2.8.0", "Returns channels and their numbers of subscribers")).of(&[
+        ("CHANNELS", -2),
+        ("NUMSUB", -2),
+        ("NUMPAT", 2),
+        ("SHARDCHANNELS", -2),
+        ("SHARDNUMSUB", -2),
+    ]),
 ];
 
 /// Maximum number of channels and patterns of one connection.
@@ -117,7 +116,7 @@ fn receivers(count: u32) -> Reply<Answer, Later> {
 }
 
 fn try_publish(door: &Door, session: &mut Session, channel: &[u8], message: &[u8]) -> Done<Option<Attempt>> {
-    let topic = topic_of(channel)?;
+    let topic = topic_of(session.tenant(), channel)?;
     let mut builder = BatchBuilder::new();
     builder.push(door.broker.now_ms() as i64, None, Some(message), &[])?;
     let batch = builder.finish().expect("invariant: it has a record");
@@ -150,6 +149,7 @@ fn listen(
     let channels = door.channels.clone();
     let client = session.client.clone();
     let subscribed = session.subscribed.clone();
+    let tenant = session.tenant.clone();
     let names: Vec<Vec<u8>> = args[1..].iter().map(|name| name.to_vec()).collect();
     let mut work = async move {
         let mut ready = Vec::new();
@@ -169,7 +169,8 @@ fn listen(
                 }
                 let listening = async {
                     let hold = broker.security.hold(broker::Door::Redis, &identity, Holding::Subscription)?;
-                    channels.listen(&broker, &client, origin, permit.clone(), hold, heard(name.clone())).await
+                    let heard = (tenant.clone(), heard(name.clone()));
+                    channels.listen(&broker, &client, origin, permit.clone(), hold, heard).await
                 };
                 match listening.await {
                     Ok((listener, is_ready)) => {
@@ -235,8 +236,9 @@ fn stop(
 }
 
 fn spublish(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    let name = channel_name(session.tenant(), args[1]);
     written(session, |writer| {
-        writer.len(door.shard_channels.publish(&door.broker, args[1], args[2]));
+        writer.len(door.shard_channels.publish(&door.broker, &name, args[2]));
         Ok(())
     })
 }
@@ -262,7 +264,8 @@ fn ssubscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answe
                     continue;
                 }
             };
-            let listener = door.shard_channels.listen(&session.client, &identity, name, hold);
+            let full = channel_name(session.tenant(), name);
+            let listener = door.shard_channels.listen(&session.client, &identity, &full, hold);
             session.shard_listeners.insert(name.to_vec(), listener);
         }
         write_change(&mut writer, "ssubscribe", Some(name), session.shard_listeners.len());
@@ -303,21 +306,23 @@ fn write_counts(writer: &mut Writer, channels: &[&[u8]], count: impl Fn(&[u8]) -
 }
 
 fn pubsub(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    let tenant = session.tenant.clone();
+    let tenant = tenant.as_ref();
     written(session, |writer| {
         match &args[1..] {
             [word, pattern @ ..] if is(word, "CHANNELS") && pattern.len() < 2 => {
-                write_channels(writer, door.channels.channels(), pattern);
+                write_channels(writer, door.channels.channels(tenant), pattern);
             }
             [word, pattern @ ..] if is(word, "SHARDCHANNELS") && pattern.len() < 2 => {
-                write_channels(writer, door.shard_channels.all(), pattern);
+                write_channels(writer, door.shard_channels.all(tenant), pattern);
             }
             [word, channels @ ..] if is(word, "NUMSUB") => {
-                write_counts(writer, channels, |channel| door.channels.listeners(channel));
+                write_counts(writer, channels, |channel| door.channels.listeners(tenant, channel));
             }
             [word, channels @ ..] if is(word, "SHARDNUMSUB") => {
-                write_counts(writer, channels, |channel| door.shard_channels.listeners(channel));
+                write_counts(writer, channels, |channel| door.shard_channels.listeners(tenant, channel));
             }
-            [word] if is(word, "NUMPAT") => writer.len(door.channels.patterns()),
+            [word] if is(word, "NUMPAT") => writer.len(door.channels.patterns(tenant)),
             _ => return Err(wrong_part("PUBSUB", args[1])),
         }
         Ok(())

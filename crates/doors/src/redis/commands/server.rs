@@ -16,6 +16,7 @@ use crate::redis::codec::Answer;
 use crate::redis::command::{Command, Does, Keys, Named, own};
 use crate::redis::connection::{DATABASES, Door, Later, Session};
 use crate::redis::errors::{Fail, SYNTAX};
+use crate::redis::names::{all_databases, cache_name};
 use crate::redis::writer::Writer;
 
 /// Maximum duration of `DEBUG SLEEP`, during which its connection is blocked.
@@ -51,7 +52,7 @@ fn flushall(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
     }
     let mut flushed = Commit::done();
     for number in 0..DATABASES {
-        let name = format!("db{number}");
+        let name = cache_name(session.tenant(), number);
         // A database that does not exist has nothing to flush.
         if door.broker.caches.describe(&name).is_err() && !door.broker.streams.has_unlisted(&name) {
             continue;
@@ -64,7 +65,7 @@ fn flushall(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
             Err(fail) => return session.fail(&fail),
         }
     }
-    door.broker.record_act("flush cache", "db0 to db15", None);
+    door.broker.record_act("flush cache", &all_databases(session.tenant()), None);
     session.settled(Answer::Fixed(b"+OK\r\n"), flushed)
 }
 

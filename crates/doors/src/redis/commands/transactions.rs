@@ -15,6 +15,7 @@ use crate::redis::codec::Answer;
 use crate::redis::command::{Command, Does, EACH, Named, Step, bytes_in, own};
 use crate::redis::connection::{DATABASES, Door, Later, SPARE_BYTES, Session, lock};
 use crate::redis::errors::{Done, Fail};
+use crate::redis::names::{Tenant, all_databases, cache_name};
 use crate::redis::writer::Writer;
 
 /// Maximum number of commands of one transaction, and of their bytes.
@@ -201,13 +202,14 @@ fn watch(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, La
     }
     session.watched.bytes = bytes;
     let database = session.database;
+    let tenant = session.tenant.clone();
     let mut watched = std::mem::take(&mut session.watched);
     let known = match session.database(&door.broker) {
         Ok(cache) => {
             let mut locked = cache.lock(args[1..].iter().copied());
             for key in &args[1..] {
                 // A key that is already watched keeps its first state.
-                let seen = seen(&door.broker, &mut locked, database, key);
+                let seen = seen(&door.broker, &mut locked, (tenant.as_ref(), database), key);
                 watched.keys.entry((database, (*key).into())).or_insert(seen);
             }
             Ok(())
@@ -221,14 +223,14 @@ fn watch(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, La
     }
 }
 
-fn seen(broker: &Arc<Broker>, locked: &mut LockedCache<'_>, number: usize, key: &[u8]) -> Seen {
+fn seen(broker: &Arc<Broker>, locked: &mut LockedCache<'_>, database: (Tenant<'_>, usize), key: &[u8]) -> Seen {
     let stream = match locked.stream(key) {
         Ok(Keyed::Stream(stream)) => Some(StreamMark::of(&stream)),
         _ => None,
     };
     match locked.peek(key) {
         Some(found) => Seen::There { version: found.version, expires_ms: found.expires_ms, stream },
-        None => match super::streams::others::mark(broker, number, key) {
+        None => match super::streams::others::mark(broker, database, key) {
             Some(mark) => Seen::Other(mark),
             None => Seen::Nothing { gone: locked.gone(key) },
         },
@@ -237,10 +239,10 @@ fn seen(broker: &Arc<Broker>, locked: &mut LockedCache<'_>, number: usize, key: 
 
 impl Watched {
     /// Returns `true` if no watched key has changed. All of them are locked.
-    pub(super) fn is_unchanged(&self, broker: &Arc<Broker>, held: &mut Held<'_>) -> bool {
+    pub(super) fn is_unchanged(&self, broker: &Arc<Broker>, tenant: Tenant<'_>, held: &mut Held<'_>) -> bool {
         self.keys.iter().all(|((database, key), before)| {
             let locked = held.get_mut(database).expect("invariant: what is watched is locked");
-            seen(broker, locked, *database, key) == *before
+            seen(broker, locked, (tenant, *database), key) == *before
         })
     }
 }
@@ -301,7 +303,7 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
     let mut writer = session.writer();
     // A reply for which there is no memory is refused individually, as one that is too large.
     writer.bytes_max = session.room().max(EXEC_ANSWER_BYTES_MIN);
-    if !watched.is_unchanged(&door.broker, &mut held) {
+    if !watched.is_unchanged(&door.broker, session.tenant(), &mut held) {
         writer.null_array();
         return Ok((writer, finish(held, &caches)));
     }
@@ -321,17 +323,19 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
                 last.push((begin, queued, args));
                 continue;
             }
-            Does::Data(_) | Does::Stream(_) => match step(&door.broker, &mut held, queued, args, &mut writer) {
-                Ok(()) => record_flush(&door.broker, queued),
-                Err(fail) => {
-                    writer.bytes.truncate(begin);
-                    writer.error(&fail);
+            Does::Data(_) | Does::Stream(_) => {
+                match step(&door.broker, session.tenant(), &mut held, (queued, args), &mut writer) {
+                    Ok(()) => record_flush(&door.broker, session.tenant(), queued),
+                    Err(fail) => {
+                        writer.bytes.truncate(begin);
+                        writer.error(&fail);
+                    }
                 }
-            },
+            }
             Does::Own(_) if queued.command.name == "FLUSHALL" => match super::scan::check_flush(args) {
                 Ok(()) => {
                     held.values_mut().for_each(LockedCache::flush);
-                    record_flush(&door.broker, queued);
+                    record_flush(&door.broker, session.tenant(), queued);
                     writer.ok();
                 }
                 Err(fail) => writer.error(&fail),
@@ -407,11 +411,11 @@ pub(super) fn room_for(queued: &[Queued], args: &[Vec<&[u8]>], caches: &BTreeMap
 }
 
 /// Records a command of a transaction that has removed all keys of a database.
-pub(super) fn record_flush(broker: &Broker, queued: &Queued) {
+pub(super) fn record_flush(broker: &Broker, tenant: Tenant<'_>, queued: &Queued) {
     match queued.command.name {
         _ if !queued.command.flushes() => {}
-        "FLUSHALL" => broker.record_act("flush cache", "db0 to db15", None),
-        _ => broker.record_act("flush cache", &format!("db{}", queued.database), None),
+        "FLUSHALL" => broker.record_act("flush cache", &all_databases(tenant), None),
+        _ => broker.record_act("flush cache", &cache_name(tenant, queued.database), None),
     }
 }
 
@@ -477,9 +481,9 @@ pub(super) fn named_by<'a>(
 
 pub(super) fn step(
     broker: &Arc<Broker>,
+    tenant: Tenant<'_>,
     held: &mut Held<'_>,
-    queued: &Queued,
-    args: &[&[u8]],
+    (queued, args): (&Queued, &[&[u8]]),
     writer: &mut Writer,
 ) -> Done {
     let Does::Data(run) = queued.command.does else {
@@ -488,7 +492,7 @@ pub(super) fn step(
     let other = super::keys::other_database(args).filter(|other| *other != queued.database);
     let mut other = other.and_then(|number| held.remove(&number).map(|locked| (number, locked)));
     let locked = held.get_mut(&queued.database).expect("invariant: its database is locked");
-    let guests = Guests::let_in(broker, queued.database, locked, queued.command, args);
+    let guests = Guests::let_in(broker, (tenant, queued.database), locked, queued.command, args);
     let done = guests.and_then(|guests| {
         let mut step = Step { other: other.as_mut().map(|(_, locked)| locked), ..Step::new(locked, writer) };
         let done = run(&mut step, args).and_then(|()| step.out.check());

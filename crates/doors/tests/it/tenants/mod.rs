@@ -1,6 +1,7 @@
 //! Two tenants at one door, whose clients use the same names and never see each other's.
 
 mod kafka;
+mod redis;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use broker::{Broker, Cache, Commit, Keyed, LockedCache, LockedStream, Stream};
-use engine::security::Operation;
+use engine::security::{Operation, TenantName};
 use engine::{Error, ErrorKind, Result, TopicId};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -174,7 +174,8 @@ fn borrowed(args: &[Box<[u8]>]) -> Vec<&[u8]> {
 /// Context of a command on streams.
 pub(in crate::redis) struct Context<'a> {
     broker: Arc<Broker>,
-    /// Number of the selected database.
+    /// Tenant of the client, and the number of the selected database.
+    tenant: Option<TenantName>,
     number: usize,
     /// `true` if the command only reads. Then `INFO` counts its hits and misses.
     is_read: bool,
@@ -283,19 +284,19 @@ impl<'a> Context<'a> {
         let number = session.database;
         let out = session.writer();
         let keys = Keyspace::Alone(session.database(&broker)?.clone());
-        Ok(Self { broker, number, is_read, keys, out, later: Vec::new() })
+        Ok(Self { broker, tenant: session.tenant.clone(), number, is_read, keys, out, later: Vec::new() })
     }
 
     /// Creates the context for one command of a step on a database.
     pub(super) fn of_step(
         broker: &Arc<Broker>,
-        (number, is_read): (usize, bool),
+        (tenant, number, is_read): (Option<TenantName>, usize, bool),
         keys: &'a mut (dyn StreamKeys + 'a),
         shelf: &Shelf,
         out: Writer,
     ) -> Self {
         let keys = Keyspace::Step(keys, shelf.clone());
-        Self { broker: broker.clone(), number, is_read, keys, out, later: Vec::new() }
+        Self { broker: broker.clone(), tenant, number, is_read, keys, out, later: Vec::new() }
     }
 
     async fn answer(self, done: Done) -> Answer {
@@ -340,7 +341,7 @@ impl<'a> Context<'a> {
     }
 
     fn find_other(&self, key: &[u8]) -> Done<Option<Stream>> {
-        match others::topic(&self.broker, self.number, key) {
+        match others::topic(&self.broker, (self.tenant.as_ref(), self.number), key) {
             Some(topic) => self.broker.streams.get(topic.as_str()).map_err(failed),
             None => Ok(None),
         }
@@ -375,7 +376,7 @@ impl<'a> Context<'a> {
             if let Some(locked) = self.lock(key).await? {
                 return Ok((locked, false));
             }
-            let topic = stream_topic(self.number, key)?;
+            let topic = stream_topic(self.tenant.as_ref(), self.number, key)?;
             match &mut self.keys {
                 Keyspace::Alone(cache) => {
                     let mut keys = cache.lock_one(key);

@@ -1,6 +1,6 @@
-//! Topics that other doors created, as keys of database 0. Commands that name such a key find a stream, and commands on
-//! streams read it and add to it. The key is not listed, and no command on keys changes, renames or deletes it: it may
-//! be a topic of Kafka clients that only has the same name.
+//! Topics that other doors created, as keys of database 0, that of the tenant whose prefix they have. Commands that
+//! name such a key find a stream, and commands on streams read it and add to it. The key is not listed, and no command
+//! on keys changes, renames or deletes it: it may be a topic of Kafka clients that only has the same name.
 
 use std::sync::Arc;
 
@@ -10,24 +10,24 @@ use engine::TopicName;
 use crate::redis::command::{Command, Named};
 use crate::redis::commands::sort;
 use crate::redis::errors::{Done, Fail, WRONG_TYPE};
-use crate::redis::names::topic_of;
+use crate::redis::names::{Tenant, topic_of};
 
 /// Returns the topic of a key that does not exist in the cache, if another door created one.
-pub(in crate::redis) fn topic(broker: &Broker, number: usize, key: &[u8]) -> Option<TopicName> {
+pub(in crate::redis) fn topic(broker: &Broker, (tenant, number): (Tenant<'_>, usize), key: &[u8]) -> Option<TopicName> {
     if number != 0 || !broker.streams.has_others() {
         return None;
     }
-    topic_of(key).ok().filter(|topic| broker.has_topic(topic.as_str()))
+    topic_of(tenant, key).ok().filter(|topic| broker.has_topic(topic.as_str()))
 }
 
 /// Returns the stream of such a topic, if the topic is a stream.
-pub(super) fn stream(broker: &Arc<Broker>, number: usize, key: &[u8]) -> Option<Stream> {
-    broker.streams.get(topic(broker, number, key)?.as_str()).ok().flatten()
+pub(super) fn stream(broker: &Arc<Broker>, database: (Tenant<'_>, usize), key: &[u8]) -> Option<Stream> {
+    broker.streams.get(topic(broker, database, key)?.as_str()).ok().flatten()
 }
 
 /// Returns the observed state of such a topic for clients that watch its key.
-pub(in crate::redis) fn mark(broker: &Arc<Broker>, number: usize, key: &[u8]) -> Option<StreamMark> {
-    stream(broker, number, key).map(|stream| StreamMark::of(&stream))
+pub(in crate::redis) fn mark(broker: &Arc<Broker>, database: (Tenant<'_>, usize), key: &[u8]) -> Option<StreamMark> {
+    stream(broker, database, key).map(|stream| StreamMark::of(&stream))
 }
 
 /// Keys of a command that are such topics. While the command runs, each is an entry of the cache, so that the command
@@ -38,13 +38,13 @@ impl Guests {
     /// Adds the topics that the command names as entries. Fails if the command would change such a topic.
     pub(in crate::redis) fn let_in(
         broker: &Arc<Broker>,
-        number: usize,
+        database: (Tenant<'_>, usize),
         locked: &mut LockedCache<'_>,
         command: &Command,
         args: &[&[u8]],
     ) -> Done<Self> {
         let mut guests = Self(Vec::new());
-        if number != 0 || !broker.streams.has_others() {
+        if database.1 != 0 || !broker.streams.has_others() {
             return Ok(guests);
         }
         let keys = match command.keys(args) {
@@ -56,7 +56,7 @@ impl Guests {
             if locked.stream_id(key).is_some() || locked.peek(key).is_some() {
                 continue;
             }
-            let Some(stream) = stream(broker, number, key) else {
+            let Some(stream) = stream(broker, database, key) else {
                 continue;
             };
             if is_refused(command, args, key) {

@@ -198,9 +198,8 @@ impl Ask {
         let mut found = self.find(context, &after, None).await?;
         if found.is_empty() {
             let broker = context.broker.clone();
-            let number = context.number;
-            let names = self.keys.iter().map(|key| Ok(stream_topic(number, key)?.as_str().to_owned()));
-            let names = names.collect::<Done<Vec<_>>>()?;
+            let topic = |key| Ok(stream_topic(context.tenant.as_ref(), context.number, key)?.as_str().to_owned());
+            let names = self.keys.iter().map(|key| topic(key)).collect::<Done<Vec<_>>>()?;
             let stop = async {
                 match self.block.flatten() {
                     // The timeout ends the wait in any case; the result is not needed.

@@ -10,6 +10,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use broker::{Broker, Cache};
+use engine::security::TenantName;
 use engine::{ErrorKind, Result, TopicId};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -24,11 +25,13 @@ use crate::redis::commands::transactions::{self, Held, Queued, Watched, finish, 
 use crate::redis::commands::work::TransactionTime;
 use crate::redis::connection::{Door, Later, Session, lock};
 use crate::redis::errors::Done;
+use crate::redis::names::Tenant;
 use crate::redis::writer::Writer;
 
 /// Commands of a step, and their context.
 struct Step {
     broker: Arc<Broker>,
+    tenant: Option<TenantName>,
     is_resp3: bool,
     queued: Vec<Queued>,
     watched: Watched,
@@ -54,7 +57,7 @@ pub(in crate::redis) fn moves_stream(door: &Door, session: &mut Session, command
     let key = args.get(1).copied().unwrap_or_default();
     transfer::is_transfer(command)
         && (session.database(&door.broker).is_ok_and(|cache| cache.lock_one(key).stream_id(key).is_some())
-            || others::stream(&door.broker, number, key).is_some())
+            || others::stream(&door.broker, (session.tenant(), number), key).is_some())
 }
 
 /// Runs a single command that moves or copies a stream.
@@ -107,7 +110,7 @@ fn prepare(
             .iter()
             .map(|(number, named)| (*number, lock(&caches[number], named)))
             .collect();
-        if !watched.is_unchanged(&door.broker, &mut held) {
+        if !watched.is_unchanged(&door.broker, session.tenant(), &mut held) {
             return Ok(None);
         }
     }
@@ -120,7 +123,8 @@ fn prepare(
     let broker = door.broker.clone();
     let is_resp3 = session.is_resp3;
     let time_max = door.transaction_time_max;
-    Ok(Some(Step { broker, is_resp3, queued, watched, caches, own, is_alone, time_max }))
+    let tenant = session.tenant.clone();
+    Ok(Some(Step { broker, tenant, is_resp3, queued, watched, caches, own, is_alone, time_max }))
 }
 
 impl Step {
@@ -172,6 +176,11 @@ impl Step {
         }
     }
 
+    /// Returns a database with its tenant.
+    fn database(&self, number: usize) -> (Tenant<'_>, usize) {
+        (self.tenant.as_ref(), number)
+    }
+
     fn lock(&self, named: &BTreeMap<usize, Named<'_>>) -> Held<'_> {
         named.iter().map(|(number, named)| (*number, lock(&self.caches[number], named))).collect()
     }
@@ -189,7 +198,7 @@ impl Step {
             for key in keys {
                 found.extend(locked.stream_id(key));
                 if locked.peek(key).is_none() {
-                    found.extend(others::stream(&self.broker, *database, key).map(|stream| stream.id()));
+                    found.extend(others::stream(&self.broker, self.database(*database), key).map(|stream| stream.id()));
                 }
             }
         }
@@ -199,7 +208,7 @@ impl Step {
     fn do_all(&self, mut held: Held<'_>, shelf: &Shelf, args: &[Vec<&[u8]>]) -> Stepped {
         let mut out = Writer::new(self.is_resp3);
         let mut later = Vec::new();
-        if !self.watched.is_unchanged(&self.broker, &mut held) {
+        if !self.watched.is_unchanged(&self.broker, self.tenant.as_ref(), &mut held) {
             out.null_array();
             return Stepped { out, commit: finish(held, &self.caches), later };
         }
@@ -224,11 +233,13 @@ impl Step {
                     let settled = block_on(settle(&mut later));
                     settled.and_then(|()| self.transfer(&mut held, shelf, queued, args, &mut out, &mut later))
                 }
-                Does::Data(_) => transactions::step(&self.broker, &mut held, queued, args, &mut out),
+                Does::Data(_) => {
+                    transactions::step(&self.broker, self.tenant.as_ref(), &mut held, (queued, args), &mut out)
+                }
                 Does::Own(_) => transactions::flush_all(&mut held, queued, args, own, &mut out),
             };
             match done {
-                Ok(()) => transactions::record_flush(&self.broker, queued),
+                Ok(()) => transactions::record_flush(&self.broker, self.tenant.as_ref(), queued),
                 Err(fail) => {
                     out.bytes.truncate(begin);
                     out.error(&fail);
@@ -256,7 +267,7 @@ impl Step {
         }
         let locked = held.get_mut(&queued.database).expect("invariant: its database is locked");
         let writer = Writer::new(self.is_resp3);
-        let on = (queued.database, !queued.command.is_write);
+        let on = (self.tenant.clone(), queued.database, !queued.command.is_write);
         let mut context = Context::of_step(&self.broker, on, locked as &mut dyn StreamKeys, shelf, writer);
         let done = block_on(run(&mut context, args));
         later.append(&mut context.later);
@@ -267,7 +278,8 @@ impl Step {
         let locked = held.get_mut(&queued.database).expect("invariant: its database is locked");
         transfer::is_transfer(queued.command)
             && (locked.stream_id(args[1]).is_some()
-                || locked.peek(args[1]).is_none() && others::stream(&self.broker, queued.database, args[1]).is_some())
+                || locked.peek(args[1]).is_none()
+                    && others::stream(&self.broker, self.database(queued.database), args[1]).is_some())
     }
 
     fn transfer(
@@ -285,6 +297,7 @@ impl Step {
         let from = held.get_mut(&number).expect("invariant: its database is locked");
         let sides = Sides {
             broker: &self.broker,
+            tenant: self.tenant.as_ref(),
             from: (number, from),
             other: other.as_mut().map(|(number, locked)| (*number, locked)),
         };

@@ -14,12 +14,13 @@ use crate::redis::command::Command;
 use crate::redis::commands::args::is;
 use crate::redis::commands::keys::{copy_replaces, database};
 use crate::redis::errors::{Done, Fail};
-use crate::redis::names::stream_topic;
+use crate::redis::names::{Tenant, stream_topic};
 use crate::redis::writer::Writer;
 
 /// Databases of a command.
 pub(super) struct Sides<'s, 'c> {
     pub(super) broker: &'s Arc<Broker>,
+    pub(super) tenant: Tenant<'s>,
     pub(super) from: (usize, &'s mut LockedCache<'c>),
     pub(super) other: Option<(usize, &'s mut LockedCache<'c>)>,
 }
@@ -73,7 +74,7 @@ pub(super) async fn run(
     out: &mut Writer,
     later: &mut Vec<LocalBoxFuture<'static, Result<()>>>,
 ) -> Done {
-    let Sides { broker, from: (number, from), mut other } = sides;
+    let Sides { broker, tenant, from: (number, from), mut other } = sides;
     let key = args[1];
     let wanted = Wanted::parse(args, other.is_some())?;
     let is_same = other.is_none() && key == wanted.to;
@@ -94,17 +95,17 @@ pub(super) async fn run(
         out.flag(false);
         return Ok(());
     }
-    if others::stream(broker, to_number, wanted.to).is_some() && to.peek(wanted.to).is_none() {
+    if others::stream(broker, (tenant, to_number), wanted.to).is_some() && to.peek(wanted.to).is_none() {
         return Err(others::refusal(wanted.to));
     }
-    let id = own.or_else(|| others::stream(broker, number, key).map(|stream| stream.id()));
+    let id = own.or_else(|| others::stream(broker, (tenant, number), key).map(|stream| stream.id()));
     let found = id.and_then(|id| shelf.borrow_mut().remove(&id));
     let Some(source) = found else {
         return Err(Fail::new("TRYAGAIN the stream is in use by other clients"));
     };
     let mut source = Lent::new(source, Some(shelf.clone()));
     source.catch_up().await.map_err(failed)?;
-    let topic = stream_topic(to_number, wanted.to)?;
+    let topic = stream_topic(tenant, to_number, wanted.to)?;
     to.delete(wanted.to);
     let mut made = to.add_stream(wanted.to, topic.as_str()).map_err(failed)?;
     match made.copy_from(&source).await {
