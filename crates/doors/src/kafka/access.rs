@@ -195,21 +195,21 @@ impl Caller {
 
     /// Checks that the caller has a permission on a resource, or the one for the cluster that suffices as well.
     fn has(&self, broker: &Broker, need: &Need, resource: &Resource<'_>) -> Result<(), Code> {
-        match need.or {
-            Some(Alternative { operation, kind: ResourceKind::Cluster, .. })
-                if broker.security.allows(&self.identity, operation, &Resource::CLUSTER) =>
-            {
-                Ok(())
-            }
-            _ => self.may(broker, need.operation, resource),
-        }
+        if self.has_alternative(broker, need) { Ok(()) } else { self.may(broker, need.operation, resource) }
+    }
+
+    /// Returns `true` if the caller has the permission for the cluster that suffices in place of another.
+    fn has_alternative(&self, broker: &Broker, need: &Need) -> bool {
+        matches!(need.or, Some(Alternative { operation, kind: ResourceKind::Cluster, .. })
+            if broker.security.allows(&self.identity, operation, &Resource::CLUSTER))
     }
 
     /// Returns `true` if lists of the API with this key show a resource to the caller. What a list does not show is not
     /// refused.
     pub(super) fn sees(&self, broker: &Broker, key: i16, resource: &Resource<'_>) -> bool {
-        let may = |operation| broker.security.allows(&self.identity, operation, resource);
-        need(key, resource.kind).is_none_or(may)
+        need(key, resource.kind).is_none_or(|need| {
+            self.has_alternative(broker, need) || broker.security.allows(&self.identity, need.operation, resource)
+        })
     }
 
     /// Checks that the caller may obtain a producer id without a transaction: any client that may write to some topic

@@ -285,6 +285,7 @@ async fn caller(broker: &Arc<Broker>, user: UserName) -> Caller {
         leaving: Default::default(),
         shares: ShareConnection::new(Arc::default(), Weak::new()).into(),
         mute: Default::default(),
+        wait_ms: Default::default(),
     }
 }
 

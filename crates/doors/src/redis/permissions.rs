@@ -60,6 +60,7 @@ impl Command {
         }
         match self.needs(&args) {
             Needs::Nothing | Needs::OfPart(_) => Vec::new(),
+            Needs::View => vec![Need::cluster(Operation::Describe)],
             Needs::Cluster(operation) => vec![Need::cluster(operation)],
             Needs::AllDatabases => vec![
                 Need::new(Operation::Delete, ResourceKind::Cache, "all keys of each database"),

@@ -15,11 +15,11 @@ use super::attributes::{self, Attributes, RedriveAllow};
 use super::codec::Answer;
 use super::errors::{Failure, PURGE_IN_PROGRESS, QUEUE_DELETED_RECENTLY, QUEUE_NAME_EXISTS, Result};
 use super::map::{Found, RequestContext, Sqs};
-use super::names::Names;
 use super::model::{
     CreateQueue, DeleteQueue, GetQueueAttributes, GetQueueUrl, Int, List, ListDeadLetterSourceQueues, ListQueues, Map,
     PurgeQueue, SetQueueAttributes, Text, required, required_text,
 };
+use super::names::Names;
 use super::permissions::add_tags;
 
 /// Maximum number of queues in one page.

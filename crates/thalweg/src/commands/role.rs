@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use client::security::{AclFilter, BuiltInRole, Principal, RoleName, UserName};
+use client::security::{RoleName, UserName};
 use serde_json::{Value, json};
 use thalweg::config::Config;
 
@@ -15,8 +15,7 @@ pub fn run(config: &Config, command: Role, is_json: bool) -> Result {
     match command {
         Role::Add { role, user } => {
             set(config, &role, &user, true)?;
-            say(is_json, json!({ "role": role, "user": user }), &format!("user {user} has the role {role}"))?;
-            warn_of_no_entries(config, &RoleName::parse(&role)?)
+            say(is_json, json!({ "role": role, "user": user }), &format!("user {user} has the role {role}"))
         }
         Role::Remove { role, user } => {
             set(config, &role, &user, false)?;
@@ -34,23 +33,6 @@ fn set(config: &Config, role: &str, user: &str, is_present: bool) -> Result {
     let role = RoleName::parse(role)?;
     let user = UserName::parse(user)?;
     on(config, async |client| client.set_member(user, role, is_present).await)
-}
-
-/// Warns that a role allows nothing: its name may be misspelt, or its entries are still to be added.
-fn warn_of_no_entries(config: &Config, role: &RoleName) -> Result {
-    if role.built_in().is_some() {
-        return Ok(());
-    }
-    let filter = AclFilter::of_principal(Principal::Role(role.clone()));
-    let has_none = on(config, async |client| client.list_acls(filter).await)?.is_empty();
-    if has_none {
-        let built_in = BuiltInRole::ALL.map(BuiltInRole::name).join(", ");
-        eprintln!(
-            "warning: no entry is for role {role} yet, so it allows nothing: thalweg acl add Role:{role} OPERATION \
-             KIND NAME; the roles {built_in} need no entries"
-        );
-    }
-    Ok(())
 }
 
 fn list(members: &[(UserName, Vec<RoleName>)], is_json: bool) -> Result {

@@ -29,7 +29,7 @@ struct Server {
 async fn start(door: impl Door) -> Server {
     let workers = Arc::new(Workers::start(1).expect("a thread"));
     let name = |name: &str| UserName::parse(name).expect("a name");
-    let users = USERS.map(|(user, _)| ConfiguredUser { name: name(user), password: user.to_owned() });
+    let users = USERS.map(|(user, _)| ConfiguredUser { name: name(user), password: user.into() });
     let security = SecuritySettings {
         super_users: users.iter().map(|user| user.name.clone()).filter(|user| user.as_str() != WITHOUT).collect(),
         users: users.to_vec(),

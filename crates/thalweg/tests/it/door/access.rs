@@ -309,9 +309,9 @@ async fn the_command_line_logs_in() {
     command::on(&server, ["role", "remove", "monitor", "bob"]).ok();
     assert!(command::on(&server, ["role", "list"]).ok().contains("no user has a role yet"));
     // A name without entries may be misspelt.
-    let warned = command::on(&server, ["role", "add", "publisherr", "bob"]);
-    assert!(warned.err.contains("no entry is for role publisherr yet"), "{}", warned.err);
-    assert!(warned.err.contains("thalweg acl add Role:publisherr"), "{}", warned.err);
+    let refused = command::on(&server, ["role", "add", "publisherr", "bob"]);
+    assert!(refused.err.contains("there is no role 'publisherr': choose one of admin"), "{}", refused.err);
+    assert!(refused.err.contains("first give Role:publisherr permissions"), "{}", refused.err);
     command::on(&server, ["acl", "add", "Role:auditors", "read", "topic", "t"]).ok();
     for role in ["auditors", "publisher"] {
         let given = command::on(&server, ["role", "add", role, "bob"]);

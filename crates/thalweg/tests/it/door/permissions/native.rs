@@ -289,6 +289,8 @@ fn of_security() -> Vec<Native> {
         of("security: create an access key", key),
         of("security: delete an access key", SecurityRequest::DeleteAccessKey("KEY".parse().expect("an id"))),
         of("security: list access keys", SecurityRequest::ListAccessKeys),
+        of("security: assign a tenant", SecurityRequest::SetTenant { user: ann(), tenant: None }),
+        of("security: list tenants", SecurityRequest::ListTenants),
         of("security: change quotas", SecurityRequest::ChangeQuotas(Vec::new())),
         of("security: list quotas", SecurityRequest::ListQuotas),
     ]
