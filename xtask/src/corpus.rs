@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::run::{Outcome, root};
 
 const VECTORS: &str = "crates/wire/tests/vectors";
+const NODE_FRAMES: &str = "crates/cluster/tests/vectors/frames.txt";
 const KAFKA_REQUESTS: &str = "crates/doors/tests/vectors/kafka_requests.txt";
 const BATCHES: &str = "crates/engine/testdata/batches";
 /// Maximum size of a seed: a larger one makes every input that is derived from it slow.
@@ -407,6 +408,9 @@ fn clear(folder: &Path) -> std::io::Result<()> {
 
 fn seeds() -> Outcome<Seeds> {
     let mut seeds = Seeds::new();
+    for (name, frame) in vectors(NODE_FRAMES)? {
+        seeds.insert(("node_link", name), frame);
+    }
     let mut stream = Vec::new();
     for (family, target) in [("requests", "request"), ("responses", "response"), ("pushes", "response")] {
         for (name, frame) in vectors(&format!("{VECTORS}/{family}.txt"))? {

@@ -2,7 +2,7 @@
 
 use crate::run::{Call, Outcome, root};
 
-pub const TARGETS: [&str; 16] = [
+pub const TARGETS: [&str; 17] = [
     "frames",
     "request",
     "response",
@@ -19,6 +19,7 @@ pub const TARGETS: [&str; 16] = [
     "credential",
     "redis_rules",
     "sqs_policy",
+    "node_link",
 ];
 const SECONDS: &str = "60";
 /// Seed with which libFuzzer chooses a random one.
