@@ -39,6 +39,8 @@ impl Default for Settings {
     }
 }
 
+/// Maximum number of members that one change adds or removes.
+const STEPS_MAX: usize = 64;
 /// Ticks after which a node without its leader asks for votes, at least, and how many more there may be: two nodes
 /// should not ask at the same time.
 const EARLY_TICKS_MIN: usize = 2;
@@ -287,6 +289,12 @@ impl Replica {
             return if change.steps.is_empty() { Ok(()) } else { Err(Refused::ChangePending) };
         }
         let impossible = |reason: String| Err(Refused::ImpossibleChange(reason));
+        if change.steps.len() > STEPS_MAX {
+            return impossible(format!(
+                "the change has {} steps, at most {STEPS_MAX} are possible",
+                change.steps.len()
+            ));
+        }
         let mut after = members.voters.clone();
         let mut nodes = std::collections::BTreeSet::new();
         for step in &change.steps {

@@ -340,6 +340,8 @@ fn impossible_changes_are_refused_with_the_reason() {
         }
     };
     assert_eq!(refused(&[]), "the change has no steps");
+    let many: Vec<Step> = (1..=STEPS_MAX as u64 + 1).map(Step::AddVoter).collect();
+    assert_eq!(refused(&many), "the change has 65 steps, at most 64 are possible");
     assert_eq!(refused(&[Step::AddVoter(0)]), "node 0 is 0 or in two steps");
     assert_eq!(refused(&[Step::AddVoter(4), Step::Remove(4)]), "node 4 is 0 or in two steps");
     assert_eq!(refused(&[Step::Remove(1), Step::Remove(2), Step::AddLearner(3)]), "no voter would remain");

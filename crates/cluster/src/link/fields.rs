@@ -59,6 +59,12 @@ impl Fields {
         (0..count).map(|_| read(self)).collect()
     }
 
+    /// Reads a list whose number of entries has 4 bytes.
+    pub fn long_list<T>(&mut self, read: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+        let count = self.u32()?;
+        (0..count).map(|_| read(self)).collect()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

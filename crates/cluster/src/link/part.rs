@@ -4,7 +4,7 @@
 //!
 //! | kind | | fields |
 //! |---|---|---|
-//! | 1 | append | position before the entries, commit (8), number of entries (2), entries, bodies of all rows |
+//! | 1 | append | position before the entries, commit (8), number of entries (4), entries, bodies of all rows |
 //! | 2 | appended | index (8), commit (8), flag 1: a position follows |
 //! | 3 | vote | flags: 1 nothing is decided yet, 2 a transfer; last position, committed position |
 //! | 4 | voted | flags: 1 as above, 2 granted; committed position |
@@ -64,7 +64,7 @@ impl Row {
     }
 }
 
-/// What one entry of a shard's log holds, in order. It has at least one row.
+/// Content of one entry of a shard's log: rows in their order, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     rows: Vec<Row>,
@@ -126,7 +126,7 @@ impl Chunks {
             Kind::Append { prev, commit, entries } => {
                 put_position(out, *prev);
                 out.put_u64(*commit);
-                out.put_u16(entries.len() as u16);
+                out.put_u32(entries.len() as u32);
                 let mut of_entries = blocks.iter();
                 for entry in entries {
                     put_entry(out, entry, &mut of_entries);
@@ -317,7 +317,7 @@ enum EntryHead {
 }
 
 fn entries(fields: &mut Fields, prev: Position, blocks: &mut Vec<Block>) -> Result<Vec<Entry>> {
-    let heads = fields.list(|fields| Ok((fields.u64()?, entry_head(fields)?)))?;
+    let heads = fields.long_list(|fields| Ok((fields.u64()?, entry_head(fields)?)))?;
     let mut entries = Vec::with_capacity(heads.len());
     let mut index = prev.index;
     for (term, head) in heads {

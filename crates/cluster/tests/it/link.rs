@@ -190,6 +190,17 @@ fn a_damaged_row_is_noticed() {
     assert_eq!(decode(&bytes.freeze(), true).expect_err("damaged").kind, ErrorKind::Malformed);
 }
 
+/// Small entries fit into one message in large numbers.
+#[test]
+fn a_message_has_more_entries_than_two_bytes_count() {
+    let entry = |index| Entry { position: Position { term: 1, index }, body: Body::Empty };
+    let entries = (2..70_002).map(entry).collect();
+    let kind = Kind::Append { prev: Position { term: 1, index: 1 }, commit: 1, entries };
+    let message = Message { from: FROM, to: TO, term: 1, kind };
+    let frame = Frame::Parts(vec![Part { shard: ShardId::FIRST, message, blocks: Vec::new() }]);
+    assert_eq!(decode(&encode(&frame), true), Ok(frame));
+}
+
 #[test]
 fn bodies_are_shared_and_not_copied() {
     let body = Bytes::from(vec![1; 1000]);
