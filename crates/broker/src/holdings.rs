@@ -65,7 +65,7 @@ pub(crate) struct HoldingsMax {
     pub of_tenant: Option<f64>,
 }
 
-/// What all clients hold.
+/// Table of what all clients hold.
 #[derive(Default)]
 pub(crate) struct Holdings {
     table: Mutex<HashMap<Holder, [u64; Holding::ALL.len()], foldhash::fast::RandomState>>,

@@ -38,7 +38,7 @@ pub struct Entry {
 pub enum Body {
     /// Nothing: the first entry of a leadership, or the place of a change that was not possible.
     Empty,
-    /// What one block of the journal holds of the shard, in bytes.
+    /// Records that one block of the journal holds of the shard, by their bytes.
     Block(NonZeroU32),
     Members(Change),
 }

@@ -23,7 +23,7 @@ const HELLO: u8 = 1;
 const REFUSAL: u8 = 2;
 const PARTS: u8 = 3;
 
-/// Who a node is. Both nodes say it before anything else.
+/// Identity of a node, which both nodes send before anything else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub cluster: u128,

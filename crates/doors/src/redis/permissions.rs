@@ -1,4 +1,4 @@
-//! What each command does with its keys, by which its permissions are checked, and the rows of the reference.
+//! Use of keys by each command, by which its permissions are checked, and the rows of the reference.
 
 use broker::Door;
 use engine::security::{Operation, ResourceKind};

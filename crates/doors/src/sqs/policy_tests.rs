@@ -261,7 +261,7 @@ const PRINCIPALS: [&str; 5] = [
     "arn:aws:iam::000000000000:role/r",
     "arn:aws:iam::000000000000:root",
 ];
-/// Those that an earlier statement gets if it is shown as several.
+/// Sids that an earlier statement gets if it is shown as several.
 const SIDS: [&str; 3] = ["a", "a-1", "a-2"];
 const ACTIONS: [&str; 9] = [
     "sqs:SendMessage",

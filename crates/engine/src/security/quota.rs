@@ -49,7 +49,7 @@ pub enum QuotaKind {
     StoredBytes = 10,
 }
 
-/// What a quota can be of.
+/// Subjects that a quota of a kind can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
     /// Any clients.

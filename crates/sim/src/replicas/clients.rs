@@ -1,4 +1,4 @@
-//! What clients and operators do with the nodes that think that they lead.
+//! Work of clients and operators with the nodes that think that they lead.
 
 use std::num::NonZeroU32;
 

@@ -33,7 +33,7 @@ pub struct Disk {
     durable: Durable,
 }
 
-/// What a node knows when it starts.
+/// State that a node reads when it starts.
 pub struct Recovered {
     pub log: Log,
     pub digest: Digest,

@@ -1,4 +1,4 @@
-//! What goes wrong, and how it ends.
+//! Faults, and how they end.
 
 use consensus::{Members, NodeId, Status, Time};
 

@@ -45,7 +45,7 @@ pub struct Node {
     pub fails_sync: bool,
 }
 
-/// What a node holds in memory.
+/// State of a node in memory.
 pub struct Process {
     pub replica: Replica,
     /// Members before the work that is being done.

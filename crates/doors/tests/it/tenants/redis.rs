@@ -281,7 +281,7 @@ async fn a_client_that_logs_in_to_another_tenant_leaves_the_first() {
     bob.expect(&[("PUBLISH news b", ":1")]).await;
 }
 
-/// What is about the whole broker is refused, as nothing of it may be a tenant's.
+/// Commands about the whole broker are refused, as nothing of it may be a tenant's.
 #[tokio::test]
 async fn commands_about_the_broker_are_not_for_clients_of_a_tenant() {
     let server = start().await;
