@@ -27,7 +27,7 @@ impl State {
             },
             // A log in front of the journal hands over the batches themselves.
             EntryKind::Segment => Ok(()),
-            EntryKind::View | EntryKind::Next => Ok(()),
+            EntryKind::View | EntryKind::Next | EntryKind::Save | EntryKind::Cluster => Ok(()),
         }
     }
 

@@ -31,11 +31,12 @@ pub mod inspect;
 
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use info::{CompactionSettings, CompactionStats, SegmentInfo, SqliteSettings};
-pub use journal::{Entry, EntryKind, Owner};
+pub use journal::recover::{Found, Origin};
+pub use journal::{Entry, EntryKind, Journal, Owner, Source};
 pub use log::{ColdRead, Commits, LogExtent, PartitionLog, Read};
 pub use memory::MemoryLog;
 pub use partition::DiskPartition;
-pub use shard_log::ShardLog;
+pub use shard_log::{Front, Kept, ShardLog};
 pub use shared::{StoreSettings, StoredTopic};
 pub use sqlite::{SqlitePartition, SqliteStats, SqliteStore};
 pub use store::{Store, StoreStats};

@@ -7,8 +7,12 @@
 //!
 //! [`Owner`]: crate::Owner
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use engine::{Error, Result};
 
+use crate::journal::recover::{Found, Origin};
 use crate::journal::{Entry, Journal};
 
 /// Log of one shard, whose entries are committed in the order in which they were appended.
@@ -29,6 +33,52 @@ pub trait ShardLog: Send + Sync {
     fn is_local(&self) -> bool {
         false
     }
+
+    /// Returns what the next checkpoint keeps for this log. It is called before the partitions' states are taken, so
+    /// everything that the returned state regards as applied has to be applied by then. `None`: the checkpoint is that
+    /// of a single broker.
+    fn keep(&self) -> Option<Kept> {
+        None
+    }
+
+    /// Notifies the log that the checkpoint with this state is on the disk.
+    fn kept(&self, _: &Kept) {}
+}
+
+/// Data of a log in front of the journal in a checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// State in the log's own format; [`Front::adopt`] gets it back.
+    pub state: Bytes,
+    /// Origin from which the journal is needed, if that is earlier than the journal's own: an entry after it is not
+    /// committed yet.
+    pub origin: Option<Origin>,
+}
+
+/// Log in front of the journal, while a directory is opened. It decides which entries of the journal are committed: the
+/// others have no effect.
+///
+/// The journal is read three times: once for [`Front::note`], then twice for [`Front::passes`]. If the disk is full,
+/// the opening is repeated from [`Front::adopt`] on with the space of the reserve; what [`Front::start`] returned before
+/// is dropped then, and its journal is stopped.
+pub trait Front {
+    /// Adopts the state that the last checkpoint keeps. It is empty if the directory is new or was a single broker's.
+    fn adopt(&mut self, state: &[u8]) -> Result<()>;
+
+    /// Takes note of an entry of the journal. Each one is passed once, in their order.
+    fn note(&mut self, found: &Found<'_>) -> Result<()>;
+
+    /// Prepares for another reading of the journal from its beginning.
+    fn rewind(&mut self);
+
+    /// Returns `true` if an entry is committed, so that it may be applied. Every entry is passed, in their order, and
+    /// the answer is the same in both readings. If the body of a committed entry cannot be read, the opening fails.
+    fn passes(&mut self, found: &Found<'_>) -> Result<bool>;
+
+    /// Starts the log. The journal continues in a new file, and a checkpoint follows: entries that are not committed
+    /// have to be appended to it again, and until these are durable, [`Kept::origin`] is the [`Found::block`] of the
+    /// first of them.
+    fn start(&mut self, journal: Arc<Journal>) -> Result<Arc<dyn ShardLog>>;
 }
 
 impl ShardLog for Journal {

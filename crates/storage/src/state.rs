@@ -336,6 +336,7 @@ impl State {
             }
             EntryKind::Catalog => self.apply_change(&Change::decode(found.body?)?),
             EntryKind::View | EntryKind::Next => Ok(()),
+            EntryKind::Save | EntryKind::Cluster => Err(of_a_node()),
         }
     }
 
@@ -405,6 +406,7 @@ impl Exam {
                 }
             }
             EntryKind::View | EntryKind::Next => drop(body?),
+            EntryKind::Save | EntryKind::Cluster => return Err(of_a_node()),
             EntryKind::Batch => match body.and_then(span_of) {
                 Err(error) => drop(self.holes.entry(stream).or_insert(error)),
                 Ok((base, next)) => {
@@ -464,6 +466,14 @@ fn see(segments: &mut Vec<Seen>, InPart { batch, part, block }: &InPart<'_>) {
     if let Some(batch) = batch {
         info.timestamp_ms_max = info.timestamp_ms_max.max(batch.max_timestamp_ms());
     }
+}
+
+/// Error of a directory that is opened as the one of a single broker.
+pub(crate) fn of_a_node() -> Error {
+    Error::new(
+        ErrorKind::Denied,
+        "the data directory belongs to a node of a cluster; start it with --cluster, or use another directory",
+    )
 }
 
 fn hole(partition: Option<&Arc<DiskPartition>>, end: Offset, base: Offset) -> Error {

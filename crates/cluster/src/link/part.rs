@@ -356,8 +356,8 @@ fn row_head(fields: &mut Fields) -> Result<RowHead> {
 /// Returns `true` for what belongs to the log of a shard, and not to one node's files.
 fn is_replicated(kind: EntryKind) -> bool {
     match kind {
-        EntryKind::Batch | EntryKind::Catalog | EntryKind::Start | EntryKind::View => true,
-        EntryKind::Next | EntryKind::Segment => false,
+        EntryKind::Batch | EntryKind::Catalog | EntryKind::Start | EntryKind::View | EntryKind::Cluster => true,
+        EntryKind::Next | EntryKind::Segment | EntryKind::Save => false,
     }
 }
 

@@ -56,6 +56,10 @@ pub enum EntryContent {
     Segment(SegmentPart),
     /// Number and slot of the file in which the journal continues.
     Next(u64, u32),
+    /// State of the consensus of a shard, in the directory of a node of a cluster.
+    Save,
+    /// Change of the nodes of a cluster.
+    Cluster,
     Damaged(EntryKind, String),
 }
 
@@ -139,6 +143,8 @@ fn decode(kind: EntryKind, stream: u64, body: &[u8]) -> Result<EntryContent> {
         EntryKind::Start => EntryContent::Start(start_of(body)?),
         EntryKind::View => EntryContent::View,
         EntryKind::Segment => EntryContent::Segment(SegmentPart::decode(body)?),
+        EntryKind::Save => EntryContent::Save,
+        EntryKind::Cluster => EntryContent::Cluster,
         EntryKind::Next if body.len() == 4 => EntryContent::Next(stream, u32_at(body, 0)),
         EntryKind::Next => return Err(Error::malformed(format!("a slot has 4 bytes, not {}", body.len()))),
     })

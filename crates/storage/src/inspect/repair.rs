@@ -290,7 +290,8 @@ impl Inspection {
                     let raw = bytes.get(body_at..body_at + *len as usize).unwrap_or_default();
                     let body = if checksum(raw) == *crc { Ok(raw) } else { Err(checksum_mismatch()) };
                     let raw = (raw, *crc);
-                    each(Found { kind: *kind, shard: *shard, stream: *stream, body, raw, in_part: None })?;
+                    let block = Origin::default();
+                    each(Found { kind: *kind, shard: *shard, stream: *stream, block, body, raw, in_part: None })?;
                     body_at += *len as usize;
                 }
                 at += block.block_bytes();

@@ -34,6 +34,9 @@
 //! | 48 | 24 each | of each entry: kind (1), a zero, shard (2), CRC-32C and bytes of its body (4, 4), 4 zeros, |
 //! | | | stream (8); a broker without replication has the shard 0 only |
 //! | | | the bodies, one after the other, and zeros up to the next multiple of 4096 |
+//!
+//! The kinds 7 and 8 are only in the directory of a node of a cluster. The log in front of the journal gives the other
+//! entries their meaning there: an entry that it does not regard as committed has no effect.
 
 use bytes::{Buf, BufMut};
 use engine::Error;
@@ -123,13 +126,22 @@ pub enum EntryKind {
     /// Record batches that were written straight to a segment of the partition that is the stream; the body is a
     /// [`SegmentPart`].
     Segment = 6,
+    /// State of the consensus of a shard after the entries before it, in the format of the log in front of the journal.
+    Save = 7,
+    /// Change of the nodes of a cluster, in the format of the log in front of the journal.
+    Cluster = 8,
 }
 
 impl EntryKind {
     pub fn from_code(code: u8) -> Option<Self> {
-        [Self::Batch, Self::Catalog, Self::Start, Self::View, Self::Next, Self::Segment]
+        [Self::Batch, Self::Catalog, Self::Start, Self::View, Self::Next, Self::Segment, Self::Save, Self::Cluster]
             .into_iter()
             .find(|kind| *kind as u8 == code)
+    }
+
+    /// Returns `true` for an entry that only the log in front of the journal understands.
+    pub fn is_of_front(self) -> bool {
+        matches!(self, Self::Save | Self::Cluster)
     }
 }
 
@@ -303,6 +315,8 @@ mod tests {
             row(EntryKind::Batch, 0, 7, 100),
             row(EntryKind::Catalog, 0x1234, 0, 5000),
             row(EntryKind::View, u16::MAX, u64::MAX, 0),
+            row(EntryKind::Save, 0, 1, 17),
+            row(EntryKind::Cluster, 0, 2, 9),
         ];
         BlockHead { file: 3, position: 8192, previous_end: 4096, synced: 4096, rows }
     }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::shard::ShardId;
 use engine::{Error, ErrorKind, Result};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub use block::EntryKind;
 use block::{BODIES_BYTES_MAX, ENTRIES_MAX, FileHead, PAGE_BYTES, ROW_BYTES};
@@ -140,6 +140,14 @@ impl<F: Fn() + Send + Sync> Owner for Applies<F> {
     }
 }
 
+/// Source of entries that are gathered only when the journal writes: its owner calls [`Journal::call`], and the thread
+/// that writes next fetches them, so that they take no way over another thread.
+pub trait Source: Send + Sync {
+    /// Appends what is there with [`Journal::append`]. It runs on a thread of the journal before a block is gathered,
+    /// at least once after each [`Journal::call`], and never twice at the same time. Blocks wait for it.
+    fn fill(&self);
+}
+
 pub struct Entry {
     pub kind: EntryKind,
     /// Shard whose order the entry belongs to.
@@ -226,6 +234,8 @@ struct Shared {
     place: Arc<Place>,
     /// Callback that runs when there is room again after an append was refused.
     on_room: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Source of more entries, if a log in front of the journal has set one.
+    source: OnceLock<Arc<dyn Source>>,
     files: Files,
     queue: Mutex<Queue>,
     has_work: Condvar,
@@ -265,6 +275,8 @@ struct Queue {
     bytes: usize,
     /// `true` if a caller was refused since there was room.
     is_missed: bool,
+    /// `true` if the source has to be called before the next block.
+    is_called: bool,
     is_stopped: bool,
 }
 
@@ -320,6 +332,7 @@ impl Journal {
             gate,
             place,
             on_room: OnceLock::new(),
+            source: OnceLock::new(),
             files,
             queue: Mutex::default(),
             has_work: Condvar::new(),
@@ -379,6 +392,31 @@ impl Journal {
         Ok(())
     }
 
+    /// Sets the source of more entries, once.
+    pub fn set_source(&self, source: Arc<dyn Source>) {
+        if self.shared.source.set(source).is_err() {
+            tracing::error!("the source of entries for the journal is set already");
+        }
+    }
+
+    /// Has the source called before the next block. Fails if the journal takes nothing more: then it may not be called
+    /// any more, and what is in it has to be given up by its owner.
+    pub fn call(&self) -> Result<()> {
+        let mut queue = self.shared.queue.lock();
+        if let Some(broken) = self.broken() {
+            return Err(broken);
+        }
+        if queue.is_stopped {
+            return Err(stopped());
+        }
+        let was_called = std::mem::replace(&mut queue.is_called, true);
+        drop(queue);
+        if !was_called {
+            self.shared.has_work.notify_one();
+        }
+        Ok(())
+    }
+
     /// Refuses if too much data is queued already. Callers that may append several entries together call it once: they
     /// can exceed the limit by these entries, never by more.
     pub fn admit(&self) -> Result<()> {
@@ -430,8 +468,8 @@ impl Journal {
         self.shared.synced.load(Ordering::Acquire)
     }
 
-    /// Returns the origin for a reader that has all committed entries.
-    pub(crate) fn origin(&self) -> Origin {
+    /// Returns the origin for a reader that has all entries whose owners were notified that they are durable.
+    pub fn origin(&self) -> Origin {
         self.shared.finished.lock().origin
     }
 
@@ -566,14 +604,28 @@ impl Shared {
     /// Takes queued entries, at most one block of them. Empty if the journal is idle; `None` if it has ended.
     fn gather(&self, writer: &mut Writer) -> Option<Vec<Entry>> {
         let mut queue = self.queue.lock();
-        while queue.entries.is_empty() {
+        let mut is_filled = false;
+        loop {
+            // Callers in the meantime do not delay a block that has entries: the next one calls the source again.
+            if queue.is_called && !(is_filled && !queue.entries.is_empty()) {
+                queue.is_called = false;
+                is_filled = true;
+                MutexGuard::unlocked(&mut queue, || self.source.get().iter().for_each(|source| source.fill()));
+                continue;
+            }
+            if !queue.entries.is_empty() {
+                break;
+            }
             if queue.is_stopped || self.broken.get().is_some() {
                 // The last entries are sealed as well.
                 return (!writer.is_sealed && self.broken.get().is_none()).then(Vec::new);
             }
             if writer.is_sealed {
                 self.has_work.wait(&mut queue);
-            } else if self.has_work.wait_for(&mut queue, REST).timed_out() && queue.entries.is_empty() {
+            } else if self.has_work.wait_for(&mut queue, REST).timed_out()
+                && queue.entries.is_empty()
+                && !queue.is_called
+            {
                 return Some(Vec::new());
             }
         }

@@ -10,7 +10,7 @@ use engine::shard::ShardId;
 use engine::{Offset, RecordBatch, Result};
 
 use super::block::{EntryKind, SegmentPart};
-use super::recover::Found;
+use super::recover::{Found, Origin};
 use crate::disk::{Disk, damaged};
 use crate::partition::scan::{self, Spot};
 use crate::partition::segments::names::log_name;
@@ -89,11 +89,11 @@ impl PartRead {
         !self.is_unreadable && self.spots.iter().any(|spot| matches!(spot, Spot::Damage { .. }))
     }
 
-    /// Passes the batches of the part to `each`, as if they were entries of the block at this position.
+    /// Passes the batches of the part to `each`, as if they were entries of this block.
     pub(crate) fn each(
         &self,
         (shard, stream): (ShardId, u64),
-        block: u64,
+        block: Origin,
         each: &mut dyn FnMut(Found<'_>) -> Result<()>,
     ) -> Result<()> {
         for spot in &self.spots {
@@ -101,8 +101,8 @@ impl PartRead {
                 Spot::Batch { batch, .. } => (Ok(&batch.bytes()[..]), Some(batch)),
                 Spot::Damage { at, what, .. } => (Err(damaged(&self.path, self.part.from + at, what)), None),
             };
-            let in_part = Some(InPart { batch, part: self.part, block });
-            each(Found { kind: EntryKind::Batch, shard, stream, body, raw: (&[], 0), in_part })?;
+            let in_part = Some(InPart { batch, part: self.part, block: block.position });
+            each(Found { kind: EntryKind::Batch, shard, stream, block, body, raw: (&[], 0), in_part })?;
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use crate::disk::{Disk, DiskFile, damaged, failed, other_version};
 const WINDOW_BYTES: usize = 1 << 20;
 
 /// Position at which reading begins: the checkpoint contains all entries before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     pub position: u64,
     pub number: u64,
@@ -50,6 +50,8 @@ pub struct Found<'j> {
     pub kind: EntryKind,
     pub shard: ShardId,
     pub stream: u64,
+    /// Block of the entry, from which reading can begin; without a meaning in a salvage file.
+    pub block: Origin,
     /// Appended body, or the reason why it cannot be read: then the entry's partition has a hole.
     pub body: Result<&'j [u8]>,
     /// Stored bytes, damaged or not, and the checksum of the appended body; empty if the body is in a segment.
@@ -322,13 +324,14 @@ impl<'r> Scan<'r> {
             };
             let mut body_at = at + block.head_bytes();
             let mut way = None;
+            let here = Origin { position: block.position, number: used.head.number, slot: used.slot.slot };
             for (i, row) in block.rows.iter().enumerate() {
-                let found = window.found(row, body_at)?;
+                let found = Found { block: here, ..window.found(row, body_at)? };
                 match (row.kind, &found.body) {
                     (EntryKind::Next, _) => way = Some((row.stream, u32_at(found.body?, 0))),
                     (EntryKind::Segment, Ok(_)) => {
                         for (_, part) in parts.iter().filter(|(at, _)| *at == i) {
-                            part.each((row.shard, row.stream), block.position, each)?;
+                            part.each((row.shard, row.stream), here, each)?;
                         }
                     }
                     _ => each(found)?,
@@ -491,7 +494,8 @@ impl<'r> Window<'r> {
         let raw = self.get(at, row.bytes as usize)?;
         let is_right = raw.len() == row.bytes as usize && checksum(raw) == row.crc;
         let body = if is_right { Ok(raw) } else { Err(damaged(path, at, "an entry does not match its checksum")) };
-        Ok(Found { kind: row.kind, shard: row.shard, stream: row.stream, body, raw: (raw, row.crc), in_part: None })
+        let Row { kind, shard, stream, crc, .. } = *row;
+        Ok(Found { kind, shard, stream, block: Origin::default(), body, raw: (raw, crc), in_part: None })
     }
 
     pub(super) fn head(&mut self, at: u64) -> Result<Option<BlockHead>> {

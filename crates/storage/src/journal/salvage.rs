@@ -13,7 +13,7 @@ use engine::Result;
 
 use super::block::{BlockHead, ENTRIES_MAX, EntryKind, Row, SegmentPart, checksum};
 use super::parts::Parts;
-use super::recover::{Found, Window};
+use super::recover::{Found, Origin, Window};
 use crate::disk::{Disk, DiskFile, damaged, failed};
 
 /// Maximum bytes of one block, unless a single entry is larger.
@@ -114,7 +114,8 @@ pub(crate) fn read(
                 Ok(body) if row.kind == EntryKind::Segment => {
                     if let Some(part) = parts.read(row.stream, SegmentPart::decode(body)?)? {
                         // It is not known whether the part is durable.
-                        part.each((row.shard, row.stream), u64::MAX, each)?;
+                        let block = Origin { position: u64::MAX, ..Origin::default() };
+                        part.each((row.shard, row.stream), block, each)?;
                     }
                 }
                 _ => each(found)?,

@@ -259,6 +259,8 @@ fn item_json(item: &Item) -> Value {
                     }),
                 ),
                 EntryContent::Next(number, slot) => ("next", json!({ "number": number, "slot": slot })),
+                EntryContent::Save => ("save", Value::Null),
+                EntryContent::Cluster => ("cluster", Value::Null),
                 EntryContent::Damaged(_, why) => ("damage", json!(why)),
             };
             json!({
@@ -294,7 +296,7 @@ fn item_text(item: &Item) -> String {
         Item::Batch { at, batch } => line(at, "batch", batch_text(batch)),
         Item::Row(row) => line(&row.at, "row", format!("offset {}, up to {} ms", row.offset, row.timestamp_ms_max)),
         Item::Damage { at, what } => line(at, "DAMAGE", what.clone()),
-        Item::Entry { at, stream, content, .. } => {
+        Item::Entry { at, stream, bytes, content, .. } => {
             let place = format!("topic {} partition {}: ", stream >> 32, stream & u64::from(u32::MAX));
             match content {
                 EntryContent::Batch(batch) => line(at, "batch", place + &batch_text(batch)),
@@ -309,6 +311,8 @@ fn item_text(item: &Item) -> String {
                 EntryContent::Next(number, slot) => {
                     line(at, "next", format!("continues in file {number}, {slot:06}.journal"))
                 }
+                EntryContent::Save => line(at, "save", format!("state of the consensus, {bytes} bytes")),
+                EntryContent::Cluster => line(at, "cluster", format!("change of the nodes, {bytes} bytes")),
                 EntryContent::Damaged(kind, why) => line(at, "DAMAGE", format!("{place}{kind:?}: {why}")),
             }
         }
