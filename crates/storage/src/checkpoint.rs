@@ -7,12 +7,13 @@
 //! |---|---|---|
 //! | 0 | 8 | `thalwegC` |
 //! | 8 | 4 | CRC-32C of all that follows |
-//! | 12 | 4 | version, 1 |
+//! | 12 | 4 | version: 1, or 2 in the directory of a node of a cluster |
 //! | 16 | 8 | the data directory's id |
 //! | 24 | 8 + 8 + 4 | origin of the journal: position, number and slot of its file |
 //! | 44 | 4 | the id that the next topic gets |
 //! | 48 | 8 | the id that the next producer may get |
 //! | 56 | 4 | number of topics, and the topics: id (4), name, settings, and its partitions |
+//! | | 4 | version 2: bytes of the state of the log in front of the journal, and the state |
 //!
 //! | Part | Bytes |
 //! |---|---|
@@ -36,7 +37,12 @@ use crate::journal::block::{checksum, u32_at};
 use crate::journal::recover::Origin;
 
 const MAGIC: &[u8; 8] = b"thalwegC";
-pub(crate) const VERSION: u32 = 1;
+/// Newest version that is read.
+pub(crate) const VERSION: u32 = 2;
+/// Version without the state of a log in front of the journal.
+const VERSION_ALONE: u32 = 1;
+/// Maximum bytes of the state of a log in front of the journal.
+pub const STATE_BYTES_MAX: usize = 64 << 20;
 const HEAD_BYTES: usize = 16;
 
 /// Catalog of a data directory, with what a checkpoint keeps about each partition.
@@ -58,6 +64,8 @@ pub struct Checkpoint {
     pub directory: u64,
     pub origin: Origin,
     pub catalog: Catalog,
+    /// State of the log in front of the journal, in its own format; `None` for a single broker.
+    pub state: Option<Bytes>,
 }
 
 /// Reason why bytes are not a valid checkpoint.
@@ -72,7 +80,7 @@ impl Checkpoint {
         let mut bytes = Vec::new();
         bytes.put_slice(MAGIC);
         bytes.put_u32_le(0);
-        bytes.put_u32_le(VERSION);
+        bytes.put_u32_le(if self.state.is_some() { VERSION } else { VERSION_ALONE });
         bytes.put_u64_le(self.directory);
         bytes.put_u64_le(self.origin.position);
         bytes.put_u64_le(self.origin.number);
@@ -105,6 +113,10 @@ impl Checkpoint {
                 partition.salvages.iter().for_each(|position| bytes.put_u64_le(*position));
             }
         }
+        if let Some(state) = &self.state {
+            bytes.put_u32_le(state.len() as u32);
+            bytes.put_slice(state);
+        }
         let crc = checksum(&bytes[12..]);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -118,16 +130,17 @@ impl Checkpoint {
         if u32_at(bytes, 8) != checksum(&bytes[12..]) {
             return Err(damaged(8, "it does not match its checksum"));
         }
-        if u32_at(bytes, 12) != VERSION {
-            return Err(NotACheckpoint::Version(u32_at(bytes, 12)));
+        let version = u32_at(bytes, 12);
+        if !(VERSION_ALONE..=VERSION).contains(&version) {
+            return Err(NotACheckpoint::Version(version));
         }
         let mut rest = &bytes[HEAD_BYTES..];
-        get_checkpoint(&mut rest)
+        get_checkpoint(&mut rest, version)
             .map_err(|error| NotACheckpoint::Damaged((bytes.len() - rest.len()) as u64, error.message))
     }
 }
 
-fn get_checkpoint(input: &mut &[u8]) -> Result<Checkpoint> {
+fn get_checkpoint(input: &mut &[u8], version: u32) -> Result<Checkpoint> {
     let get = |input: &mut &[u8]| -> Result<Checkpoint, Malformed> {
         let directory = input.try_get_u64_le()?;
         let position = input.try_get_u64_le()?;
@@ -144,7 +157,8 @@ fn get_checkpoint(input: &mut &[u8]) -> Result<Checkpoint> {
                 (0..settings.partitions).map(|_| get_partition(input)).collect::<Result<_, Malformed>>()?;
             catalog.topics.insert(id, TopicEntry { name, settings, partitions });
         }
-        Ok(Checkpoint { directory, origin, catalog })
+        let state = if version == VERSION_ALONE { None } else { Some(get_bytes(input)?) };
+        Ok(Checkpoint { directory, origin, catalog, state })
     };
     let checkpoint = get(input)?;
     if input.is_empty() { Ok(checkpoint) } else { Err(Malformed("it has bytes after its last table".into()).into()) }
@@ -164,10 +178,7 @@ fn get_partition(input: &mut &[u8]) -> Result<PartitionInfo, Malformed> {
     };
     let segments = (0..input.try_get_u32_le()?).map(|_| segment(input)).collect::<Result<_, Malformed>>()?;
     let producers_end = input.try_get_u64_le()?;
-    let len = input.try_get_u32_le()? as usize;
-    let (producers, rest) =
-        input.split_at_checked(len).ok_or_else(|| Malformed("the producer state is cut short".into()))?;
-    *input = rest;
+    let producers = get_bytes(input)?;
     let compacted = Compacted {
         to: input.try_get_u64_le()?,
         horizon: input.try_get_u64_le()?,
@@ -175,8 +186,15 @@ fn get_partition(input: &mut &[u8]) -> Result<PartitionInfo, Malformed> {
     };
     let salvages =
         (0..input.try_get_u32_le()?).map(|_| Ok(input.try_get_u64_le()?)).collect::<Result<_, Malformed>>()?;
-    let producers = Bytes::copy_from_slice(producers);
     Ok(PartitionInfo { start, segments, producers, producers_end, compacted, salvages })
+}
+
+/// Reads bytes after their number.
+pub(crate) fn get_bytes(input: &mut &[u8]) -> Result<Bytes, Malformed> {
+    let len = input.try_get_u32_le()? as usize;
+    let (bytes, rest) = input.split_at_checked(len).ok_or_else(|| Malformed("it is cut short".into()))?;
+    *input = rest;
+    Ok(Bytes::copy_from_slice(bytes))
 }
 
 #[cfg(test)]
@@ -210,14 +228,29 @@ mod tests {
         let salvages = vec![4096];
         let partition = PartitionInfo { start: 6, segments, producers, producers_end: 11, compacted, salvages };
         catalog.topics.get_mut(&3).expect("a topic").partitions[1] = partition;
-        Checkpoint { directory: 1, origin: Origin { position: 4096, number: 2, slot: 1 }, catalog }
+        Checkpoint { directory: 1, origin: Origin { position: 4096, number: 2, slot: 1 }, catalog, state: None }
     }
 
     #[test]
     fn a_checkpoint_is_read_as_it_was_written_or_not_at_all() {
-        let checkpoint = checkpoint();
+        for (state, version) in [(None, 1), (Some(Bytes::new()), 2), (Some(Bytes::from_static(b"log")), 2)] {
+            is_read_as_written(&Checkpoint { state, ..checkpoint() }, version);
+        }
+    }
+
+    /// Checkpoints of a single broker stay readable for releases without clusters, byte by byte.
+    #[test]
+    fn the_state_of_a_log_in_front_comes_after_all_else() {
+        let alone = checkpoint().encode();
+        let with = Checkpoint { state: Some(Bytes::from_static(b"log")), ..checkpoint() }.encode();
+        assert_eq!(with[16..alone.len()], alone[16..]);
+        assert_eq!(with[alone.len()..], *b"\x03\0\0\0log");
+    }
+
+    fn is_read_as_written(checkpoint: &Checkpoint, version: u32) {
         let mut bytes = checkpoint.encode();
-        assert_eq!(Checkpoint::decode(&bytes), Ok(checkpoint));
+        assert_eq!(u32_at(&bytes, 12), version);
+        assert_eq!(Checkpoint::decode(&bytes), Ok(checkpoint.clone()));
         for at in 0..bytes.len() {
             bytes[at] ^= 0x20;
             assert!(matches!(Checkpoint::decode(&bytes), Err(NotACheckpoint::Damaged(..))), "byte {at}");

@@ -2,7 +2,7 @@
 //!
 //! All entries of a store go through one [`ShardLog::append`], and their owners are notified through [`Owner`] when
 //! they are committed. Alone, the journal is the log, and an entry is committed when it is synced. Another log can be
-//! put in front of it ([`Store::open_behind`](crate::Store::open_behind)): it decides when an entry is committed, for
+//! put in front of it ([`Store::open_front`](crate::Store::open_front)): it decides when an entry is committed, for
 //! example when a majority of nodes has synced it.
 //!
 //! [`Owner`]: crate::Owner

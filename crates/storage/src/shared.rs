@@ -107,7 +107,8 @@ pub(crate) struct Shared {
     pub(crate) room: Arc<Room>,
     pub(crate) place: Arc<Place>,
     pub(crate) streams: Arc<Streams>,
-    /// Topics whose deletion is durable, and whose files still exist.
+    /// Topics whose deletion is durable, and whose files still exist. Empty in a cluster, where a checkpoint has to
+    /// precede: a restart may not know yet that the deletion is committed.
     pub(crate) deleted: Mutex<Vec<u32>>,
 }
 
@@ -153,6 +154,11 @@ impl Shared {
     pub(crate) fn append(&self, entry: Entry) -> Result<()> {
         let log = self.log.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
         log.append(entry)
+    }
+
+    /// Returns `true` if a log in front of the journal decides what is committed.
+    pub(crate) fn has_front(&self) -> bool {
+        self.log.get().is_some_and(|log| !log.is_local())
     }
 
     /// Refuses if too much data is queued for the log already.

@@ -28,6 +28,7 @@ use crate::log::PartitionLog;
 use crate::partition::DiskPartition;
 use crate::partition::scan::span_of;
 use crate::partition::segments::Described;
+use crate::shard_log::Front;
 use crate::shared::{Shared, StoreSettings, StoredTopic};
 
 /// Topics of a directory.
@@ -48,6 +49,66 @@ pub(crate) struct State {
     holes: HashMap<u64, Error>,
     /// Segments that the journal describes, of partitions that are not open yet: the journal creates them.
     described: HashMap<u64, Vec<Described>>,
+    /// `true` if nothing may be missing: the directory is that of a node of a cluster.
+    must_be_whole: bool,
+}
+
+/// Log in front of the journal while the journal is read, if there is one.
+struct Passing<'f> {
+    front: Option<&'f mut dyn Front>,
+}
+
+impl Passing<'_> {
+    /// Returns how often the journal is read.
+    fn readings(&self) -> u64 {
+        2 + u64::from(self.front.is_some())
+    }
+
+    /// Shows all entries to the log in front. Returns the end of the journal.
+    fn note(&mut self, journal: &Recovery, readings: &mut Readings<'_>) -> Result<Option<End>> {
+        let Some(front) = &mut self.front else { return Ok(None) };
+        let note = &mut |found: Found<'_>| {
+            if found.kind.is_of_front() {
+                found.body.clone()?;
+            }
+            front.note(&found)
+        };
+        let end = journal.read(None, note, &mut |now| readings.go_on(now))?;
+        readings.done += 1;
+        Ok(Some(end))
+    }
+
+    fn rewind(&mut self) {
+        self.front.iter_mut().for_each(|front| front.rewind());
+    }
+
+    fn passes(&mut self, found: &Found<'_>) -> Result<bool> {
+        let Some(front) = &mut self.front else { return Ok(true) };
+        let passes = front.passes(found)?;
+        if passes {
+            found.body.clone()?;
+        }
+        Ok(passes && !found.kind.is_of_front())
+    }
+}
+
+/// Progress of several readings of the same bytes.
+struct Readings<'p> {
+    count: u64,
+    done: u64,
+    /// Bytes of one reading, as far as they are known.
+    bytes: u64,
+    progress: &'p mut dyn FnMut(Progress),
+}
+
+impl Readings<'_> {
+    fn go_on(&mut self, now: Progress) {
+        let bytes_max = if self.done == 0 { now.bytes_max } else { self.bytes };
+        if self.done == 0 {
+            self.bytes = now.bytes;
+        }
+        (self.progress)(Progress { bytes: self.done * self.bytes + now.bytes, bytes_max: self.count * bytes_max });
+    }
 }
 
 /// Deleted topic whose files are still to be removed.
@@ -94,6 +155,7 @@ impl State {
             deleted: BTreeSet::new(),
             holes: HashMap::new(),
             described: HashMap::new(),
+            must_be_whole: false,
         }
     }
 
@@ -222,24 +284,30 @@ impl State {
         }
     }
 
-    /// Replays the operations that the journal recorded after the checkpoint.
+    /// Replays the operations that the journal recorded after the checkpoint: all of them, or those that a log in front
+    /// of it lets pass.
     pub(crate) fn bring_back(
         &mut self,
         journal: &Recovery,
         origin: Origin,
+        front: Option<&mut dyn Front>,
         clock: fn() -> u64,
         is_full: bool,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<End> {
-        let mut seen = Progress::default();
-        let (mut exam, end) = self.examine(journal, &mut |_| {}, &mut |now| {
-            seen = Progress { bytes_max: 2 * now.bytes_max, ..now };
-            progress(seen);
-        });
+        self.must_be_whole = front.is_some();
+        let mut gate = Passing { front };
+        let mut readings = Readings { count: gate.readings(), done: 0, bytes: 0, progress };
+        let noted = gate.note(journal, &mut readings)?;
+        gate.rewind();
+        let mut passes = |found: &Found<'_>| gate.passes(found);
+        let (mut exam, end) = self.examine(journal, noted.as_ref(), &mut passes, &mut |now| readings.go_on(now));
         let end = end?;
+        readings.done += 1;
         let described = exam.described(end.synced);
         self.forget_deleted(exam.deleted, journal, is_full)?;
         self.refuse(&exam.holes.into_iter().collect::<Vec<_>>());
+        self.partitions.values().try_for_each(|partition| self.check_whole(partition))?;
         self.described = described;
         for partition in self.served() {
             if let Some(described) = self.described.remove(&partition.stream()) {
@@ -249,9 +317,12 @@ impl State {
         }
         self.replay_salvages(clock)?;
         let mut salvages = HashMap::new();
-        journal.read(Some(&end), &mut |found| self.replay(found, &mut salvages, origin, clock), &mut |now| {
-            progress(Progress { bytes: seen.bytes + now.bytes, bytes_max: 2 * seen.bytes });
-        })?;
+        gate.rewind();
+        let mut replay = |found: Found<'_>| match gate.passes(&found)? {
+            true => self.replay(found, &mut salvages, origin, clock),
+            false => Ok(()),
+        };
+        journal.read(Some(&end), &mut replay, &mut |now| readings.go_on(now))?;
         for (stream, salvage) in salvages {
             if self.partitions.contains_key(&stream) {
                 salvage.finish(&*self.shared.disk)?;
@@ -260,6 +331,14 @@ impl State {
         }
         self.remove_leftovers()?;
         Ok(end)
+    }
+
+    /// Fails if a partition cannot be served and the directory is that of a node: its entries would be lost for it.
+    fn check_whole(&self, partition: &DiskPartition) -> Result<()> {
+        match partition.refused() {
+            Some(refused) if self.must_be_whole => Err(refused),
+            _ => Ok(()),
+        }
     }
 
     /// Adds a salvage file to the catalog, so that the next checkpoint lists it.
@@ -271,19 +350,21 @@ impl State {
         }
     }
 
-    /// Reads the journal and finds what is missing in it. Changes nothing.
+    /// Reads the journal, up to its end if that is known, and finds what is missing in those entries that pass. Changes
+    /// nothing.
     pub(crate) fn examine(
         &self,
         journal: &Recovery,
-        each: &mut dyn FnMut(&Found<'_>),
+        until: Option<&End>,
+        passes: &mut dyn FnMut(&Found<'_>) -> Result<bool>,
         progress: &mut dyn FnMut(Progress),
     ) -> (Exam, Result<End>) {
         let mut exam = self.examine_salvages();
-        let look = &mut |found: Found<'_>| {
-            each(&found);
-            exam.look(&self.partitions, &found)
+        let look = &mut |found: Found<'_>| match passes(&found)? {
+            true => exam.look(&self.partitions, &found),
+            false => Ok(()),
         };
-        let end = journal.read(None, look, progress);
+        let end = journal.read(until, look, progress);
         (exam, end)
     }
 
@@ -320,6 +401,7 @@ impl State {
                 let Some(partition) = self.partitions.get(&found.stream).cloned() else {
                     return Ok(());
                 };
+                self.check_whole(&partition)?;
                 if partition.refused().is_none() {
                     return self.apply_found(&partition, found, clock);
                 }

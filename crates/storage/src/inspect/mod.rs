@@ -41,6 +41,8 @@ pub struct Report {
     /// Position from which the journal has to be read.
     pub origin: Origin,
     pub next_producer: i64,
+    /// Bytes of the state of a node of a cluster; `None` for a single broker.
+    pub node_bytes: Option<u64>,
     pub topics: Vec<TopicReport>,
     pub journal: Vec<JournalFile>,
     pub damages: Vec<Damage>,
@@ -109,11 +111,12 @@ impl Inspection {
     /// Reports the contents of the checkpoint and the names and lengths of files; with `verify` everything is read and
     /// checked.
     pub fn report(&self, verify: bool, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
-        let Checkpoint { directory, origin, catalog } = &self.checkpoint;
+        let Checkpoint { directory, origin, catalog, state: of_node } = &self.checkpoint;
         let mut report = Report {
             directory: *directory,
             origin: *origin,
             next_producer: catalog.next_producer,
+            node_bytes: of_node.as_ref().map(|state| state.len() as u64),
             topics: self.topics(catalog),
             journal: recover::files(&*self.disk, &self.journal_dir())?,
             damages: Vec::new(),
@@ -127,10 +130,15 @@ impl Inspection {
             (Err(error), _) if error.kind == ErrorKind::Unsupported => return Err(error.clone()),
             (Err(error), _) => findings.damage(None, &error.message),
             // The journal may have more topics than the checkpoint.
-            (Ok(journal), true) => report.topics = self.topics(&findings.read_journal(&state, journal, progress)),
+            (Ok(journal), true) => {
+                let found = findings.read_journal(&state, journal, of_node.is_some(), progress);
+                report.topics = self.topics(&found);
+            }
             // The missing data may be of a topic that the journal deletes.
-            (Ok(journal), false) if state.partitions.values().any(|partition| partition.refused().is_some()) => {
-                let (exam, _) = state.examine(journal, &mut |_| {}, progress);
+            (Ok(journal), false)
+                if of_node.is_none() && state.partitions.values().any(|partition| partition.refused().is_some()) =>
+            {
+                let (exam, _) = state.examine(journal, None, &mut |_| Ok(true), progress);
                 findings.names.retain(|stream, _| !exam.deleted().contains(&((*stream >> 32) as u32)));
             }
             (Ok(_), false) => {}
@@ -229,17 +237,26 @@ impl Findings {
         }
     }
 
-    /// Returns the topics as the journal leaves them.
-    fn read_journal(&mut self, state: &State, journal: &Recovery, progress: &mut dyn FnMut(Progress)) -> Catalog {
+    /// Returns the topics as the journal leaves them. `is_of_node`: it is not known which of its entries are committed,
+    /// so they only have to be readable.
+    fn read_journal(
+        &mut self,
+        state: &State,
+        journal: &Recovery,
+        is_of_node: bool,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Catalog {
         let mut entries = 0;
         let mut bytes = 0;
         let mut wrong = Vec::new();
         let mut catalog = state.catalog.clone();
         let (exam, end) = state.examine(
             journal,
+            None,
             &mut |found| {
                 entries += 1;
                 if found.kind == EntryKind::Catalog
+                    && !is_of_node
                     && let Ok(Ok(change)) = found.body.as_ref().map(|body| Change::decode(body))
                 {
                     catalog.apply(&change);
@@ -250,6 +267,7 @@ impl Findings {
                     let is_in_segment = found.in_part.is_some();
                     wrong.push((is_of_partition.then_some(found.stream), error.message.clone(), is_in_segment));
                 }
+                Ok(!is_of_node)
             },
             &mut |now| {
                 bytes = now.bytes;

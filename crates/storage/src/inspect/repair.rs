@@ -157,7 +157,13 @@ impl Known {
 impl Inspection {
     /// Reads everything and returns the steps of a repair. Changes nothing.
     pub fn plan(&self) -> Result<Plan> {
-        let Checkpoint { directory, origin, catalog } = &self.checkpoint;
+        let Checkpoint { directory, origin, catalog, state } = &self.checkpoint;
+        if state.is_some() {
+            let message = "the directory belongs to a node of a cluster, which has all committed records on other nodes: \
+                           remove the node from the cluster, and replace it by one with an empty directory and a new \
+                           number";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let mut state = State::new(self.disk.clone(), &self.dir, StoreSettings::default());
         state.adopt(catalog.clone());
         let mut plan = Plan::default();
@@ -176,8 +182,12 @@ impl Inspection {
             })?;
         }
         let mut with_journal = known.clone();
+        let mut push = |found: &Found<'_>| {
+            with_journal.push(found);
+            Ok(true)
+        };
         let read = Recovery::open(&self.disk, &self.dir, *directory, *origin, ends(catalog))
-            .and_then(|journal| state.examine(&journal, &mut |found| with_journal.push(found), &mut |_| {}).1);
+            .and_then(|journal| state.examine(&journal, None, &mut push, &mut |_| {}).1);
         match read {
             Ok(_) => {}
             Err(error) if error.kind == ErrorKind::Unsupported => return Err(error),
@@ -332,8 +342,7 @@ impl Inspection {
         let dir = self.dir.clone();
         drop(self);
         let damaged: Vec<(u64, Error)> = plan.mends.iter().map(|mend| (mend.stream, checksum_mismatch())).collect();
-        let (store, _) =
-            Store::open_except(disk.clone(), &dir, settings, clock, &damaged, &mut |journal| journal, &mut |_| {})?;
+        let (store, _) = Store::open_except(disk.clone(), &dir, settings, clock, &damaged, None, &mut |_| {})?;
         store.stop()?;
         drop(store);
         self = Self::open(disk, &dir)?;
@@ -374,7 +383,7 @@ impl Inspection {
         }
         let old = recover::files(&*self.disk, &self.journal_dir())?;
         let origin = self.begin_journal(&old)?;
-        self.write_checkpoint(Checkpoint { directory: self.checkpoint.directory, origin, catalog })?;
+        self.write_checkpoint(Checkpoint { origin, catalog, ..self.checkpoint.clone() })?;
         for file in old {
             put_aside(&*self.disk, &file.path)?;
         }

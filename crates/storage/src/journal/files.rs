@@ -142,6 +142,11 @@ impl Files {
         self.disk.sync_dir(&self.dir).map_err(failed("sync", &self.dir))
     }
 
+    /// Returns the file with the newest entries, if any exist.
+    pub(crate) fn last_used(&self) -> Option<(Arc<JournalFile>, FileHead)> {
+        self.state.lock().in_use.back().map(|last| (last.file.clone(), last.head))
+    }
+
     /// Creates a spare file if there are too few. Returns `false` if there is nothing to do for now.
     pub(crate) fn prepare_one(&self) -> Result<bool> {
         let (is_wanted, is_urgent) = {

@@ -290,8 +290,8 @@ struct Finished {
 }
 
 impl Journal {
-    /// Continues in a new file after the end that recovery found. No entry of the old files leads to it: the caller has
-    /// to take a checkpoint before anything is appended.
+    /// Continues in a new file after the end that recovery found. If no entry of the old files leads to it, the caller
+    /// has to take a checkpoint before anything is appended.
     pub(crate) fn start(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -304,13 +304,17 @@ impl Journal {
         settings.check()?;
         let files = Files::new(disk, dir, &settings, room);
         files.adopt(&tail.in_use, &tail.others, tail.number)?;
+        let last = tail.leads_from.and_then(|lead| Some((files.last_used()?, lead)));
         // The first file is created here, later ones ahead of their use.
         files.prepare_first()?;
         let start = tail.in_use.last().map_or(0, |(_, head)| head.end());
         let (file, head) = files.take(directory, start).ok_or_else(stopped)?;
         file.write(&mut [IoSlice::new(&head.encode())], 0)?;
         file.sync(0)?;
-        let previous_end = start + PAGE_BYTES;
+        let previous_end = match last {
+            Some(((last, last_head), lead)) => write::lead(&last, &last_head, lead, (head.number, file.slot))?,
+            None => start + PAGE_BYTES,
+        };
         let writer = Writer {
             file,
             head,

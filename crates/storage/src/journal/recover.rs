@@ -37,11 +37,21 @@ pub(crate) struct Tail {
     pub(crate) others: Vec<Slot>,
     /// Highest number that any file ever had.
     pub(crate) number: u64,
+    /// End of the last block, if an entry there has to lead to the file in which the journal continues.
+    pub(crate) leads_from: Option<Lead>,
+}
+
+/// End of a journal, at which an entry can lead to another file.
+#[derive(Clone, Copy)]
+pub(crate) struct Lead {
+    pub(crate) position: u64,
+    pub(crate) previous_end: u64,
+    pub(crate) synced: u64,
 }
 
 impl Tail {
     pub(crate) fn of_new() -> Self {
-        Self { in_use: Vec::new(), others: Vec::new(), number: 0 }
+        Self { in_use: Vec::new(), others: Vec::new(), number: 0, leads_from: None }
     }
 }
 
@@ -117,6 +127,8 @@ pub(crate) struct End {
     chain: Vec<u64>,
     /// Position after the last block.
     pub(crate) position: u64,
+    /// End of the last block, unless none was read.
+    previous_end: Option<u64>,
     /// Position before which all was synced, according to the blocks that were read.
     pub(crate) synced: u64,
 }
@@ -206,7 +218,8 @@ impl Recovery {
                 if scan.until.is_some_and(|until| until != scan.at) {
                     return Err(damaged(&used.slot.path, scan.at - used.head.position, "it changed while it was read"));
                 }
-                return Ok(End { chain, position: scan.at, synced: scan.synced });
+                let Scan { at: position, previous_end, synced, .. } = scan;
+                return Ok(End { chain, position, previous_end, synced });
             };
             // The head of this file was synced before the entry that leads to it was written.
             used = self.files.get(&number).ok_or_else(|| missing(&Files::path(&self.dir, slot)))?;
@@ -232,12 +245,15 @@ impl Recovery {
         self.files.values().try_for_each(|used| used.file.sync().map_err(failed("sync", &used.slot.path)))
     }
 
-    pub(crate) fn into_tail(mut self, end: End) -> Tail {
+    /// Returns the files after reading. `leads`: the file in which the journal continues has to be found from them.
+    pub(crate) fn into_tail(mut self, end: End, leads: bool) -> Tail {
+        let End { position, previous_end, synced, .. } = end;
+        let leads_from = leads.then(|| Lead { position, previous_end: previous_end.unwrap_or(position), synced });
         let used = end.chain.iter().filter_map(|number| self.files.remove(number));
         let in_use = used.map(|used| (used.slot, used.head)).collect();
         let mut others = self.blank;
         others.extend(self.files.into_values().map(|used| used.slot));
-        Tail { in_use, others, number: self.number }
+        Tail { in_use, others, number: self.number, leads_from }
     }
 }
 

@@ -11,7 +11,7 @@ use engine::{Error, Result};
 
 use super::block::{BODIES_BYTES_MAX, BlockHead, EntryKind, FileHead, PAGE_BYTES, Row, checksum};
 use super::files::JournalFile;
-use super::recover::Origin;
+use super::recover::{Lead, Origin};
 use super::through::{Placed, large_streams};
 use super::{Entry, KEPT_FOR_CHANGES_PART, KEPT_PART, Shared, left, no_file, origin};
 use crate::disk::Pages;
@@ -188,6 +188,17 @@ impl Shared {
             self.counts.sync_nanos.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
     }
+}
+
+/// Ends a file of an earlier process at the end that recovery found, with an entry that leads to the next one, which is
+/// synced. Returns the end of that entry's block. What was written there was cut short.
+pub(super) fn lead(file: &JournalFile, head: &FileHead, lead: Lead, next: (u64, u32)) -> Result<u64> {
+    // A page of each file stays free for this.
+    let Lead { position, previous_end, synced } = lead;
+    let block = next_block(head, position, previous_end, synced, next);
+    file.write(&mut [IoSlice::new(&block)], position - head.position)?;
+    file.sync(0)?;
+    Ok(position + PAGE_BYTES)
 }
 
 /// Encodes the block that ends a file: its only entry names the file in which the journal continues.

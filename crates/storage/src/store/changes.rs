@@ -75,7 +75,9 @@ impl Changes {
                 }
             }
         }
-        if let Change::Delete { id } = change {
+        if let Change::Delete { id } = change
+            && !self.shared.has_front()
+        {
             self.shared.deleted.lock().push(*id);
         }
     }

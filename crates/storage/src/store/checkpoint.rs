@@ -4,14 +4,31 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use bytes::Bytes;
 use engine::{Error, ErrorKind, Result};
 
-use super::{LastCheckpoint, Store, TRY_AGAIN};
-use crate::checkpoint::Checkpoint;
+use super::{Store, TRY_AGAIN};
+use crate::checkpoint::{Checkpoint, STATE_BYTES_MAX};
 use crate::disk::{failed, replace};
 use crate::journal::Journal;
 use crate::journal::recover::Origin;
 use crate::state::Doomed;
+
+#[derive(Clone)]
+pub(super) struct LastCheckpoint {
+    pub(super) at: Instant,
+    pub(super) is_failed: bool,
+    /// Contents of the last checkpoint that was written.
+    pub(super) written: Option<Written>,
+}
+
+/// Contents of a checkpoint that belong together.
+#[derive(Clone)]
+pub(super) struct Written {
+    origin: Origin,
+    /// State of a log in front of the journal.
+    state: Option<Bytes>,
+}
 
 impl Store {
     /// Removes the files of topics whose deletion is durable. Failed removals are retried.
@@ -67,7 +84,7 @@ impl Store {
 
     /// Takes records again after the disk was full, once all pending data is written to its place, and space is free.
     pub(super) fn look_for_room(&self) {
-        let last = *self.checkpoint.lock();
+        let last = self.checkpoint.lock().clone();
         if !self.shared.room.is_full() || self.broken().is_some() || last.at.elapsed() < TRY_AGAIN {
             return;
         }
@@ -94,9 +111,9 @@ impl Store {
     /// Takes a checkpoint. On a full disk it removes the journal's spare files for that, and applies deletions that are
     /// not committed yet. If that does not free enough space for all batches in no segment, it writes a checkpoint with
     /// the journal origin of the last one: that still releases segments that retention removed.
-    fn take_checkpoint(&self, last: Option<Origin>) -> Result<Origin> {
+    fn take_checkpoint(&self, last: Option<Written>) -> Result<Written> {
         let journal = self.shared.journal.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
-        let is_full = |taken: &Result<Origin>| taken.as_ref().is_err_and(|error| error.kind == ErrorKind::DiskFull);
+        let is_full = |taken: &Result<Written>| taken.as_ref().is_err_and(|error| error.kind == ErrorKind::DiskFull);
         let mut taken = self.write_checkpoint(journal, None);
         if is_full(&taken) && journal.give_up_spares() {
             taken = self.write_checkpoint(journal, None);
@@ -115,15 +132,26 @@ impl Store {
             && (!self.state.lock().doomed.is_empty()
                 || self.all_partitions().iter().any(|(_, partition)| partition.has_garbage()))
         {
-            self.write_checkpoint(journal, Some(last))?;
+            self.write_checkpoint(journal, Some(&last))?;
         }
         taken
     }
 
     /// Writes a checkpoint. `only_from`: partitions that cannot be written now keep their state, so that the journal is
     /// still needed from this origin on, and a part of the reserve is released if there is no other space for the file.
-    fn write_checkpoint(&self, journal: &Journal, only_from: Option<Origin>) -> Result<Origin> {
-        let origin = only_from.unwrap_or_else(|| journal.origin());
+    /// A log in front of the journal then finds the state that it had there.
+    fn write_checkpoint(&self, journal: &Journal, only_from: Option<&Written>) -> Result<Written> {
+        // An entry that is finished after this, and that the log in front does not keep, is after the origin.
+        let origin = only_from.map_or_else(|| journal.origin(), |last| last.origin);
+        let kept = self.shared.log.get().filter(|_| only_from.is_none()).and_then(|log| log.keep());
+        let earlier = kept.as_ref().and_then(|kept| kept.origin).filter(|kept| kept.position < origin.position);
+        let origin = earlier.unwrap_or(origin);
+        let of_front =
+            only_from.map_or_else(|| kept.as_ref().map(|kept| kept.state.clone()), |last| last.state.clone());
+        if let Some(state) = of_front.as_ref().filter(|state| state.len() > STATE_BYTES_MAX) {
+            let message = format!("the state of a node has {} bytes, at most {STATE_BYTES_MAX}", state.len());
+            return Err(Error::too_large(message));
+        }
         let bytes = journal.stats().bytes_to_read();
         let mut partitions = self.all_partitions();
         let mut taken = Vec::new();
@@ -157,7 +185,10 @@ impl Store {
             let is_kept = |stream: u64| !creations.contains(&((stream >> 32) as u32));
             taken.retain(|(stream, ..)| is_kept(*stream));
             partitions.retain(|(stream, _)| is_kept(*stream));
-            (Checkpoint { directory: self.directory, origin, catalog }, std::mem::take(&mut state.doomed))
+            let directory = self.directory;
+            let state_of_front = of_front.clone();
+            let checkpoint = Checkpoint { directory, origin, catalog, state: state_of_front };
+            (checkpoint, std::mem::take(&mut state.doomed))
         };
         let path = self.shared.dir.join("checkpoint");
         let write = || replace(&*self.shared.disk, &path, &checkpoint.encode()).map_err(failed("write", &path));
@@ -175,11 +206,14 @@ impl Store {
             self.counts.checkpoint_at_bytes.store(bytes, Ordering::Relaxed);
             journal.release(origin.position);
         }
+        if let (Some(log), Some(kept)) = (self.shared.log.get(), &kept) {
+            log.kept(kept);
+        }
         partitions.iter().for_each(|(_, partition)| partition.sweep());
         let left = self.remove_doomed(doomed);
         self.shared.deleted.lock().extend(left.iter().map(|doomed| doomed.id));
         self.state.lock().doomed.extend(left);
-        Ok(origin)
+        Ok(Written { origin, state: of_front })
     }
 
     /// Makes all committed records durable without the journal.
@@ -187,9 +221,9 @@ impl Store {
         let mut last = self.checkpoint.lock();
         self.check_place()?;
         let begin = Instant::now();
-        let taken = self.take_checkpoint(last.origin);
-        let origin = taken.as_ref().ok().copied().or(last.origin);
-        *last = LastCheckpoint { at: Instant::now(), is_failed: taken.is_err(), origin };
+        let taken = self.take_checkpoint(last.written.clone());
+        let written = taken.as_ref().ok().cloned().or(last.written.take());
+        *last = LastCheckpoint { at: Instant::now(), is_failed: taken.is_err(), written };
         let nanos = begin.elapsed().as_nanos() as u64;
         self.counts.checkpoint_nanos.fetch_add(nanos, Ordering::Relaxed);
         let count = if taken.is_ok() { &self.counts.checkpoints } else { &self.counts.checkpoint_errors };

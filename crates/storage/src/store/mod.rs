@@ -15,12 +15,11 @@
 
 mod changes;
 mod checkpoint;
+mod opening;
 mod seal_key;
 mod waits;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
-use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -31,18 +30,15 @@ use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use parking_lot::Mutex;
 
 use changes::Changes;
+use checkpoint::LastCheckpoint;
+pub(crate) use opening::{read_checkpoint, refuse_leftovers, take_lock};
 use waits::Waits;
 
-use crate::checkpoint::{Checkpoint, NotACheckpoint, VERSION, ends};
-use crate::disk::{Disk, LOCK_NAME, damaged, failed, make_dir, other_version, read_whole};
+use crate::disk::failed;
 use crate::info::{CompactionSettings, CompactionStats};
-use crate::journal::recover::{self, Origin, Progress, Recovery, Tail};
-use crate::journal::through::Through;
-use crate::journal::{EntryKind, Journal, JournalStats, Owner};
+use crate::journal::{EntryKind, JournalStats, Owner};
 use crate::log::PartitionLog;
 use crate::partition::{DiskPartition, FLUSH_BYTES};
-use crate::room::DISK_PART;
-use crate::shard_log::ShardLog;
 use crate::shared::{GATE_FACTOR, Shared, StoreSettings, StoredTopic};
 use crate::sqlite::{self, SqliteStats, SqliteStore};
 use crate::state::State;
@@ -51,6 +47,9 @@ use crate::state::State;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Delay before a failed checkpoint is retried.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// Time after a checkpoint from which another one is due in a cluster, if it may release a full journal, or the files of
+/// deleted topics.
+const SETTLE_AFTER: Duration = Duration::from_secs(1);
 /// Interval between checks for partitions to compact, and the delay after an error.
 const COMPACT_EVERY: Duration = Duration::from_secs(1);
 const COMPACT_AGAIN: Duration = Duration::from_secs(60);
@@ -101,14 +100,6 @@ pub struct Store {
     lock: Option<Box<dyn Send + Sync>>,
 }
 
-#[derive(Clone, Copy)]
-struct LastCheckpoint {
-    at: Instant,
-    is_failed: bool,
-    /// Origin of the journal in the last checkpoint that was written.
-    origin: Option<Origin>,
-}
-
 #[derive(Default)]
 struct Counts {
     flushed_bytes: AtomicU64,
@@ -122,140 +113,6 @@ struct Counts {
 }
 
 impl Store {
-    /// Opens a data directory, or creates one, and recovers its contents.
-    pub fn open(
-        disk: Arc<dyn Disk>,
-        dir: &Path,
-        settings: StoreSettings,
-        clock: fn() -> u64,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
-        Self::open_except(disk, dir, settings, clock, &[], &mut |journal| journal, progress)
-    }
-
-    /// Opens a data directory like [`Store::open`], and puts another log in front of its journal: `front` gets the
-    /// journal and returns the log to which everything is appended. Nothing is committed before that log says so.
-    pub fn open_behind(
-        disk: Arc<dyn Disk>,
-        dir: &Path,
-        settings: StoreSettings,
-        clock: fn() -> u64,
-        front: &mut dyn FnMut(Arc<dyn ShardLog>) -> Arc<dyn ShardLog>,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
-        Self::open_except(disk, dir, settings, clock, &[], front, progress)
-    }
-
-    /// Opens a data directory without serving the partitions in `refused`: their entries in the journal are put aside.
-    /// On a full disk it tries again with the space of the reserve.
-    pub(crate) fn open_except(
-        disk: Arc<dyn Disk>,
-        dir: &Path,
-        settings: StoreSettings,
-        clock: fn() -> u64,
-        refused: &[(u64, Error)],
-        front: &mut dyn FnMut(Arc<dyn ShardLog>) -> Arc<dyn ShardLog>,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
-        make_dir(&*disk, dir).map_err(failed("make", dir))?;
-        let lock = take_lock(&*disk, dir)?;
-        let mut settings = settings;
-        let (disk_bytes, _) = disk.volume(dir).map_err(failed("check", dir))?;
-        settings.journal.limit(disk_bytes / DISK_PART);
-        settings.limit(disk_bytes / DISK_PART);
-        if let Err(error) = disk.make_private(dir, &ENTRIES) {
-            tracing::warn!(
-                %error,
-                "other users of this machine can read the data directory: remove their permissions with chmod -R go="
-            );
-        }
-        let (mut store, mut topics) = match Self::bring_back(&disk, dir, settings, clock, refused, false, progress) {
-            Err(error) if error.kind == ErrorKind::DiskFull => {
-                tracing::warn!(%error, "the disk is full: starting with the reserved space");
-                let opened = Self::bring_back(&disk, dir, settings, clock, refused, true, progress);
-                opened.inspect(|(store, _)| store.shared.room.note(&error))?
-            }
-            opened => opened?,
-        };
-        store.lock = Some(lock);
-        if let Some(journal) = store.shared.journal.get() {
-            store.shared.log.get_or_init(|| front(journal.clone()));
-        }
-        let store = Arc::new(store);
-        store.open_sqlite(&mut topics)?;
-        store.keep_reserve();
-        let background = &store.shared.background;
-        background.spawn("segments", Arc::downgrade(&store), true, Self::flush_if_due)?;
-        background.spawn("checkpoints", Arc::downgrade(&store), false, Self::checkpoint_if_due)?;
-        background.spawn("compaction", Arc::downgrade(&store), false, Self::compact_if_due)?;
-        Ok((store, topics))
-    }
-
-    /// Recovers a directory whose lock is held. `is_full`: releases all disk space that can be released.
-    fn bring_back(
-        disk: &Arc<dyn Disk>,
-        dir: &Path,
-        settings: StoreSettings,
-        clock: fn() -> u64,
-        refused: &[(u64, Error)],
-        is_full: bool,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(Self, Vec<StoredTopic>)> {
-        let journal_dir = dir.join("journal");
-        make_dir(&**disk, &journal_dir).map_err(failed("make", &journal_dir))?;
-        let found = read_checkpoint(&**disk, &dir.join("checkpoint"))?;
-        let mut state = State::new(disk.clone(), dir, settings);
-        if is_full {
-            state.shared.room.release();
-        }
-        let (directory, tail) = match found {
-            None => {
-                refuse_leftovers(&**disk, dir, &journal_dir)?;
-                sync_ancestors(&**disk, dir);
-                // A new hasher has a random key.
-                (RandomState::new().hash_one(clock()), Tail::of_new())
-            }
-            Some(Checkpoint { directory, origin, catalog }) => {
-                state.adopt(catalog);
-                state.refuse(refused);
-                let mut recovery = Recovery::open(disk, dir, directory, origin, ends(&state.catalog))?;
-                if is_full {
-                    recovery.give_up_blank(&**disk, settings.journal.file_bytes);
-                }
-                let end = state.bring_back(&recovery, origin, clock, is_full, progress)?;
-                (directory, recovery.into_tail(end))
-            }
-        };
-        let shared = state.shared.clone();
-        let gate = shared.gate.clone();
-        let kept = (shared.room.clone(), shared.place.clone(), shared.streams.clone() as Arc<dyn Through>);
-        let journal = Journal::start(disk.clone(), &journal_dir, directory, settings.journal, tail, gate, kept)?;
-        shared.journal.get_or_init(|| Arc::new(journal));
-        let topics = state.topics();
-        let shared = state.shared.clone();
-        let state = Arc::new(Mutex::new(state));
-        let store = Self {
-            directory,
-            settings,
-            changes: Arc::new(Changes::new(shared.clone(), state.clone())),
-            shared,
-            state,
-            checkpoint: Mutex::new(LastCheckpoint { at: Instant::now(), is_failed: false, origin: None }),
-            aged: Mutex::new(Instant::now()),
-            compaction: Mutex::default(),
-            sqlite: OnceLock::new(),
-            opening: Mutex::default(),
-            on_room: OnceLock::new(),
-            counts: Counts::default(),
-            clock,
-            lock: None,
-        };
-        // From here on the directory can be recovered. After a failed sync, recovered data may have come from the
-        // system's memory only: now it is on the disk, independent of the journal.
-        store.checkpoint()?;
-        Ok((store, topics))
-    }
-
     pub fn settings(&self) -> &StoreSettings {
         &self.settings
     }
@@ -288,27 +145,6 @@ impl Store {
         self.directory
     }
 
-    /// Adds the topics in SQLite, if any exist.
-    fn open_sqlite(&self, topics: &mut Vec<StoredTopic>) -> Result<()> {
-        let disk = &self.shared.disk;
-        let dir = &self.shared.dir;
-        let names = disk.list(dir).map_err(failed("list", dir))?;
-        if !names.iter().any(|name| name == sqlite::FILE_NAME) {
-            return Ok(());
-        }
-        let (sqlite, found) = SqliteStore::open(&dir.join(sqlite::FILE_NAME), self.settings.sqlite, self.clock)?;
-        self.sqlite.get_or_init(|| sqlite);
-        // The journal does not create a name before its deletion from the database is durable. So this topic was
-        // deleted here and created there before a power cut.
-        for topic in &found {
-            while let Some(at) = topics.iter().position(|other| other.name == topic.name) {
-                self.delete_topic(topics.remove(at).id, Arc::new(Waits::default()))?;
-            }
-        }
-        topics.extend(found);
-        Ok(())
-    }
-
     /// Returns the database of topics in SQLite; the first such topic creates it.
     fn sqlite(&self) -> Result<&Arc<SqliteStore>> {
         let _opening = self.opening.lock();
@@ -332,6 +168,10 @@ impl Store {
     /// Creates a topic. It is durable when `owner` is notified; its records never become durable before it.
     pub fn create_topic(&self, name: TopicName, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<StoredTopic> {
         if settings.storage == Storage::Sqlite {
+            if self.has_front() {
+                let message = "a cluster cannot have topics in SQLite: use the storage disk";
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
             return self.sqlite()?.create_topic(name, settings, owner);
         }
         if let Some(sqlite) = self.sqlite.get() {
@@ -524,14 +364,15 @@ impl Store {
         self.remove_deleted();
         self.look_whether_stuck();
         self.look_for_room();
-        let last = *self.checkpoint.lock();
+        let last = self.checkpoint.lock().clone();
         let since = self.journal_bytes_since_checkpoint();
         let is_full = || self.shared.journal.get().is_some_and(|journal| journal.stats().is_full);
         let is_due = since > 0
             && (since > self.settings.checkpoint_bytes
                 || last.at.elapsed() > self.settings.checkpoint_interval
                 || last.is_failed
-                || is_full());
+                || is_full())
+            || (self.has_front() && last.at.elapsed() > SETTLE_AFTER && (is_full() || self.has_doomed()));
         let is_too_soon = last.is_failed && last.at.elapsed() < TRY_AGAIN;
         if is_due
             && !is_too_soon
@@ -601,6 +442,15 @@ impl Store {
 
     fn compacted_partitions(&self) -> Vec<(Arc<DiskPartition>, CompactionSettings)> {
         self.state.lock().compacted()
+    }
+
+    /// Returns `true` if a log in front of the journal decides what is committed.
+    fn has_front(&self) -> bool {
+        self.shared.has_front()
+    }
+
+    fn has_doomed(&self) -> bool {
+        !self.state.lock().doomed.is_empty()
     }
 
     fn journal_bytes_since_checkpoint(&self) -> u64 {
@@ -673,62 +523,4 @@ impl Drop for Store {
             journal.stop();
         }
     }
-}
-
-/// Names of all entries that the store creates in a data directory.
-const ENTRIES: [&str; 11] = [
-    "thalweg.lock",
-    "reserve",
-    "seal.key",
-    "seal.new",
-    "checkpoint",
-    "checkpoint.new",
-    "journal",
-    "topics",
-    "queues.sqlite",
-    "queues.sqlite-wal",
-    "queues.sqlite-shm",
-];
-
-/// Makes the names of the directories above a new data directory durable. A process that was killed may have created
-/// them without that. Directories that may not be read are left out.
-fn sync_ancestors(disk: &dyn Disk, dir: &Path) {
-    for above in dir.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
-        if let Err(error) = disk.sync_dir(above) {
-            tracing::debug!(path = %above.display(), %error, "cannot sync a directory above the data directory");
-        }
-    }
-}
-
-pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn Send + Sync>> {
-    let path = dir.join(LOCK_NAME);
-    disk.lock(&path).map_err(failed("lock", &path))?.ok_or_else(|| {
-        let dir = dir.display();
-        Error::new(ErrorKind::Denied, format!("{dir} is in use by another process; its id is in thalweg.lock"))
-    })
-}
-
-pub(crate) fn read_checkpoint(disk: &dyn Disk, path: &Path) -> Result<Option<Checkpoint>> {
-    let Some(bytes) = read_whole(disk, path).map_err(failed("read", path))? else {
-        return Ok(None);
-    };
-    Checkpoint::decode(&bytes).map(Some).map_err(|error| match error {
-        NotACheckpoint::Damaged(at, what) => damaged(path, at, what),
-        NotACheckpoint::Version(version) => other_version(path, version, VERSION),
-    })
-}
-
-/// Fails if a directory without a checkpoint has data: its checkpoint was lost. A new directory has no data.
-pub(crate) fn refuse_leftovers(disk: &dyn Disk, dir: &Path, journal_dir: &Path) -> Result<()> {
-    let topics = dir.join("topics");
-    let has_topics = match disk.list(&topics) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-        names => !names.map_err(failed("list", &topics))?.is_empty(),
-    };
-    let written = recover::any_written(disk, journal_dir)?;
-    if !has_topics && written.is_none() {
-        return Ok(());
-    }
-    let left = written.unwrap_or(topics);
-    Err(damaged(&dir.join("checkpoint"), 0, format!("the file is missing, but {} exists", left.display())))
 }

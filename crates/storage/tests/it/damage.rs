@@ -395,7 +395,7 @@ fn the_content_of_the_lock_file_is_ignored() {
 #[test]
 fn a_directory_of_an_older_version_is_refused_as_unsupported() {
     let site = Site::worked(1, true);
-    for (kind, version) in [(Kind::Journal, 2), (Kind::Checkpoint, 1)] {
+    for (kind, version) in [(Kind::Journal, 2), (Kind::Checkpoint, 2)] {
         // A file of the journal that was never used has no version.
         let is_used = |path: &PathBuf| kind != Kind::Journal || FileHead::decode(&site.disk.contents(path)).is_ok();
         let path = site.paths(kind).into_iter().find(is_used).expect("a file");

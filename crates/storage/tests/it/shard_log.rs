@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use engine::{Error, ErrorKind, Offset, RecordBatch, TopicSettings};
 use parking_lot::{Condvar, Mutex};
-use storage::{Commits, Entry, EntryKind, Owner, PartitionLog, RealDisk, ShardLog, Store, StoredTopic};
+use storage::{
+    Commits, Entry, EntryKind, Found, Front, Journal, Owner, PartitionLog, RealDisk, ShardLog, Store, StoredTopic,
+};
 
 use crate::workload::{NoOwner, PATIENCE, batch_at, clock, commit, on_disk, open, read_all, small, topic_name};
 
@@ -15,7 +17,7 @@ type Sent = (EntryKind, u64, Vec<u8>);
 
 /// Log that commits nothing before an explicit call, although the journal has synced the records.
 struct Majority {
-    journal: Arc<dyn ShardLog>,
+    journal: Arc<Journal>,
     synced: Arc<Synced>,
     log: Mutex<Log>,
 }
@@ -101,16 +103,38 @@ impl Owner for OfLog {
     }
 }
 
-fn open_behind(dir: &std::path::Path) -> (Arc<Store>, Arc<Majority>, Vec<StoredTopic>) {
-    let mut majority = None;
-    let mut front = |journal| {
+/// Opening of an empty directory behind a [`Majority`].
+#[derive(Default)]
+struct Opening(Option<Arc<Majority>>);
+
+impl Front for Opening {
+    fn adopt(&mut self, state: &[u8]) -> Result<(), Error> {
+        assert!(state.is_empty(), "it keeps nothing");
+        Ok(())
+    }
+
+    fn note(&mut self, _: &Found<'_>) -> Result<(), Error> {
+        panic!("the directory is new");
+    }
+
+    fn rewind(&mut self) {}
+
+    fn passes(&mut self, _: &Found<'_>) -> Result<bool, Error> {
+        panic!("the directory is new");
+    }
+
+    fn start(&mut self, journal: Arc<Journal>) -> Result<Arc<dyn ShardLog>, Error> {
         let front = Arc::new(Majority { journal, synced: Arc::default(), log: Mutex::default() });
-        majority = Some(front.clone());
-        front as Arc<dyn ShardLog>
-    };
-    let opened = Store::open_behind(Arc::new(RealDisk), dir, small(2), clock, &mut front, &mut |_| {});
+        self.0 = Some(front.clone());
+        Ok(front)
+    }
+}
+
+fn open_behind(dir: &std::path::Path) -> (Arc<Store>, Arc<Majority>, Vec<StoredTopic>) {
+    let mut front = Opening::default();
+    let opened = Store::open_front(Arc::new(RealDisk), dir, small(2), clock, &mut front, &mut |_| {});
     let (store, topics) = opened.expect("a directory");
-    (store, majority.expect("it is asked for"), topics)
+    (store, front.0.expect("it is started"), topics)
 }
 
 fn append(log: &Arc<dyn PartitionLog>, incarnation: u64) -> Offset {

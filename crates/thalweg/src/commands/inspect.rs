@@ -81,7 +81,11 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
 fn print(out: &mut impl Write, dir: &Path, report: &Report) -> Result {
     let origin = &report.origin;
     writeln!(out, "data directory {} with the id {:016x}", dir.display(), report.directory)?;
-    writeln!(out, "the journal is read from position {} in its file {} on\n", origin.position, origin.number)?;
+    writeln!(out, "the journal is read from position {} in its file {} on", origin.position, origin.number)?;
+    if let Some(bytes) = report.node_bytes {
+        writeln!(out, "it belongs to a node of a cluster, whose state has {bytes} bytes")?;
+    }
+    writeln!(out)?;
     if !report.topics.is_empty() {
         let mut topics = table(["TOPIC", "ID", "PARTITION", "START", "END", "SEGMENTS", "BYTES", "PUT ASIDE"]);
         let mut segments = table(["SEGMENT", "FROM", "TO", "BYTES", "LAST APPEND MS"]);
@@ -178,7 +182,7 @@ fn report_json(report: &Report) -> Value {
     json!({
         "directory": format!("{:016x}", report.directory),
         "journal_from": { "position": report.origin.position, "number": report.origin.number },
-        "next_producer": report.next_producer,
+        "next_producer": report.next_producer, "node_bytes": report.node_bytes,
         "topics": report.topics.iter().map(topic).collect::<Vec<_>>(),
         "journal": report.journal.iter().map(file).collect::<Vec<_>>(),
         "damages": report.damages.iter().map(damage).collect::<Vec<_>>(),
