@@ -16,21 +16,6 @@ use crate::partition::DiskPartition;
 use crate::state::State;
 
 impl State {
-    /// Applies a committed entry. Entries of a partition must come in their order, without a gap. An entry of a topic
-    /// that does not exist any more has no effect.
-    pub(crate) fn apply(&mut self, kind: EntryKind, stream: u64, body: &[u8], clock: fn() -> u64) -> Result<()> {
-        match kind {
-            EntryKind::Catalog => self.apply_change(&Change::decode(body)?),
-            EntryKind::Batch | EntryKind::Start => match self.partitions.get(&stream).cloned() {
-                Some(partition) => self.apply_to(&partition, kind, body, clock),
-                None => Ok(()),
-            },
-            // A log in front of the journal hands over the batches themselves.
-            EntryKind::Segment => Ok(()),
-            EntryKind::View | EntryKind::Next | EntryKind::Save | EntryKind::Cluster => Ok(()),
-        }
-    }
-
     pub(crate) fn apply_change(&mut self, change: &Change) -> Result<()> {
         if let Change::Delete { id } = change
             && self.catalog.topics.contains_key(id)
@@ -43,6 +28,7 @@ impl State {
             return Ok(());
         }
         self.catalog.apply(change);
+        self.note_ids(change);
         if let Change::Create { id, .. } = change
             && self.deleted.contains(id)
         {

@@ -39,4 +39,5 @@ pub use partition::DiskPartition;
 pub use shard_log::{Front, Kept, ShardLog};
 pub use shared::{StoreSettings, StoredTopic};
 pub use sqlite::{SqlitePartition, SqliteStats, SqliteStore};
+pub use store::manifest::{Manifest, PartitionExtent, Wanted};
 pub use store::{Store, StoreStats};

@@ -49,6 +49,8 @@ pub(crate) struct State {
     holes: HashMap<u64, Error>,
     /// Segments that the journal describes, of partitions that are not open yet: the journal creates them.
     described: HashMap<u64, Vec<Described>>,
+    /// Ids of the next topic and the next producer according to committed changes only.
+    pub(crate) next_committed: (u32, i64),
     /// `true` if nothing may be missing: the directory is that of a node of a cluster.
     must_be_whole: bool,
 }
@@ -155,11 +157,13 @@ impl State {
             deleted: BTreeSet::new(),
             holes: HashMap::new(),
             described: HashMap::new(),
+            next_committed: (0, 0),
             must_be_whole: false,
         }
     }
 
     pub(crate) fn adopt(&mut self, catalog: Catalog) {
+        self.next_committed = (catalog.next_id, catalog.next_producer);
         self.catalog = catalog;
         let ids: Vec<u32> = self.catalog.topics.keys().copied().collect();
         ids.into_iter().for_each(|id| drop(self.open_partitions(id)));
@@ -268,6 +272,30 @@ impl State {
         Ok(())
     }
 
+    /// Records the ids that a committed change uses.
+    pub(crate) fn note_ids(&mut self, change: &Change) {
+        let (topic, producer) = &mut self.next_committed;
+        match change {
+            Change::Create { id, .. } => *topic = (*topic).max(id + 1),
+            Change::Producers { next } => *producer = (*producer).max(*next),
+            Change::Delete { .. } | Change::Grow { .. } | Change::Alter { .. } => {}
+        }
+    }
+
+    /// Drops topics whose creation will not be committed, and the ids that changes use which will not be either.
+    /// Returns the partitions of the topics.
+    pub(crate) fn undo(&mut self, created: &BTreeSet<u32>) -> Vec<Arc<DiskPartition>> {
+        let mut undone = Vec::new();
+        for id in created {
+            let partitions = self.catalog.topics.remove(id).map_or(0, |entry| entry.settings.partitions);
+            undone.extend((0..partitions).filter_map(|i| self.partitions.remove(&stream(*id, i))));
+        }
+        undone.iter().for_each(|partition| self.shared.streams.remove(partition.stream()));
+        undone.iter().for_each(|partition| partition.delete());
+        (self.catalog.next_id, self.catalog.next_producer) = self.next_committed;
+        undone
+    }
+
     pub(crate) fn set_info(&mut self, stream: u64, info: &PartitionInfo) {
         if let Some(known) = partition_mut(&mut self.catalog, stream) {
             *known = info.clone();
@@ -318,9 +346,8 @@ impl State {
         self.replay_salvages(clock)?;
         let mut salvages = HashMap::new();
         gate.rewind();
-        let mut replay = |found: Found<'_>| match gate.passes(&found)? {
-            true => self.replay(found, &mut salvages, origin, clock),
-            false => Ok(()),
+        let mut replay = |found: Found<'_>| {
+            if gate.passes(&found)? { self.replay(found, &mut salvages, origin, clock) } else { Ok(()) }
         };
         journal.read(Some(&end), &mut replay, &mut |now| readings.go_on(now))?;
         for (stream, salvage) in salvages {
@@ -360,9 +387,8 @@ impl State {
         progress: &mut dyn FnMut(Progress),
     ) -> (Exam, Result<End>) {
         let mut exam = self.examine_salvages();
-        let look = &mut |found: Found<'_>| match passes(&found)? {
-            true => exam.look(&self.partitions, &found),
-            false => Ok(()),
+        let look = &mut |found: Found<'_>| {
+            if passes(&found)? { exam.look(&self.partitions, &found) } else { Ok(()) }
         };
         let end = journal.read(until, look, progress);
         (exam, end)

@@ -611,7 +611,7 @@ impl Shared {
         let mut is_filled = false;
         loop {
             // Callers in the meantime do not delay a block that has entries: the next one calls the source again.
-            if queue.is_called && !(is_filled && !queue.entries.is_empty()) {
+            if queue.is_called && (!is_filled || queue.entries.is_empty()) {
                 queue.is_called = false;
                 is_filled = true;
                 MutexGuard::unlocked(&mut queue, || self.source.get().iter().for_each(|source| source.fill()));

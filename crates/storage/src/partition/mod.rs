@@ -11,6 +11,7 @@
 mod compact;
 pub(crate) mod index;
 pub mod scan;
+mod node;
 pub(crate) mod segments;
 mod read;
 mod through;
@@ -97,6 +98,8 @@ struct State {
     /// Number of changes that a checkpoint has to store; `changes_kept` is the number that the last one stored.
     changes: u64,
     changes_kept: u64,
+    /// `true` while records of another node replace the former ones, which the last checkpoint still has.
+    is_replaced: bool,
     is_deleted: bool,
 }
 
@@ -376,7 +379,8 @@ impl DiskPartition {
         let changes = {
             let mut segments = self.segments.lock();
             let state = self.state.lock();
-            if state.changes == state.changes_kept || state.refused.is_some() || state.is_deleted {
+            let is_unchanged = state.changes == state.changes_kept || state.is_replaced;
+            if is_unchanged || state.refused.is_some() || state.is_deleted {
                 segments.rest_through();
                 return Ok(None);
             }
@@ -462,7 +466,7 @@ impl DiskPartition {
         let mut segments = self.segments.lock();
         let to = {
             let state = self.state.lock();
-            if state.refused.is_some() || state.is_deleted {
+            if state.refused.is_some() || state.is_deleted || state.is_replaced {
                 return Ok(false);
             }
             if segments.pending_from(state.committed).is_some() {
@@ -483,7 +487,7 @@ impl DiskPartition {
     ) -> Result<Option<CompactionStats>> {
         let (before, stable_end, aborted) = {
             let state = self.state.lock();
-            if state.refused.is_some() || state.is_deleted {
+            if state.refused.is_some() || state.is_deleted || state.is_replaced {
                 return Ok(None);
             }
             let stable_end = state.producers.first_open().unwrap_or(state.committed);
@@ -511,6 +515,7 @@ impl DiskPartition {
             outcome => outcome?,
         };
         let mut segments = self.segments.lock();
+        // The sources are not there any more if the partition was replaced in the meantime.
         if !segments.exchange(&sources, made) {
             return Ok(None);
         }
@@ -537,16 +542,7 @@ impl DiskPartition {
     pub(crate) fn delete(&self) {
         let mut state = self.state.lock();
         state.is_deleted = true;
-        let unflushed = state.flushed..state.committed;
-        let mut held_bytes = 0;
-        let mut unflushed_bytes = 0;
-        for held in state.tail.drain(..) {
-            held_bytes += cost(&held.batch);
-            unflushed_bytes += if unflushed.contains(&held.batch.base_offset()) { cost(&held.batch) } else { 0 };
-        }
-        state.unflushed_bytes = 0;
-        self.shared.tails.held.fetch_sub(held_bytes, Ordering::Relaxed);
-        self.shared.tails.unflushed.fetch_sub(unflushed_bytes, Ordering::Relaxed);
+        self.drop_tail(&mut state);
     }
 }
 

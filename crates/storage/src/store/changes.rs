@@ -10,6 +10,7 @@ use engine::{Error, Result};
 use parking_lot::Mutex;
 
 use crate::journal::{Entry, EntryKind, Owner};
+use crate::partition::DiskPartition;
 use crate::shared::Shared;
 use crate::state::State;
 
@@ -26,6 +27,8 @@ pub(super) struct Changes {
 #[derive(Default)]
 struct Pending {
     last: u64,
+    /// Topics whose creation is neither committed nor undone.
+    creations: BTreeSet<u32>,
     changes: VecDeque<(u64, Change, Arc<dyn Owner>)>,
 }
 
@@ -42,6 +45,9 @@ impl Changes {
         let kind = EntryKind::Catalog;
         self.shared.append(Entry { kind, shard: ShardId::FIRST, stream: 0, body, owner: self.clone(), mark })?;
         pending.last = mark;
+        if let Change::Create { id, .. } = &change {
+            pending.creations.insert(*id);
+        }
         pending.changes.push_back((mark, change, owner));
         Ok(())
     }
@@ -56,19 +62,34 @@ impl Changes {
         pending.changes.iter().filter_map(deleted).collect()
     }
 
-    /// Returns the topics whose creation is appended and not committed yet.
+    /// Returns the topics whose creation is appended and not committed.
     pub(super) fn creations_due(&self) -> BTreeSet<u32> {
-        let pending = self.pending.lock();
-        let created = |(_, change, _): &(u64, Change, Arc<dyn Owner>)| match change {
-            Change::Create { id, .. } => Some(*id),
-            _ => None,
+        self.pending.lock().creations.clone()
+    }
+
+    /// Gives up all changes that are not committed. Returns the partitions of topics that do not exist any more.
+    pub(super) fn give_up(&self) -> Vec<Arc<DiskPartition>> {
+        let _applying = self.applying.lock();
+        let (changes, undone) = {
+            let mut state = self.state.lock();
+            let mut pending = self.pending.lock();
+            let changes = std::mem::take(&mut pending.changes);
+            (changes, state.undo(&std::mem::take(&mut pending.creations)))
         };
-        pending.changes.iter().filter_map(created).collect()
+        let error = Error::not_leader("this node no longer leads, and the change was not committed", None);
+        changes.iter().for_each(|(_, _, owner)| owner.failed(&error));
+        undone
     }
 
     fn apply(&self, change: &Change) {
         match change {
-            Change::Create { .. } | Change::Producers { .. } => {}
+            Change::Create { .. } | Change::Producers { .. } => {
+                let mut state = self.state.lock();
+                state.note_ids(change);
+                if let Change::Create { id, .. } = change {
+                    self.pending.lock().creations.remove(id);
+                }
+            }
             Change::Delete { .. } | Change::Grow { .. } | Change::Alter { .. } => {
                 if let Err(error) = self.state.lock().apply_change(change) {
                     tracing::error!(%error, "cannot apply a change of a topic; a restart applies it");

@@ -103,9 +103,7 @@ impl Store {
             return;
         }
         self.shared.room.end();
-        if let Some(tell) = self.on_room.get() {
-            tell();
-        }
+        self.on_room.tell();
     }
 
     /// Takes a checkpoint. On a full disk it removes the journal's spare files for that, and applies deletions that are
@@ -181,6 +179,9 @@ impl Store {
             // so it still has these entries after it; a log in front of it has to keep them itself.
             let creations = self.changes.creations_due();
             creations.iter().for_each(|id| drop(catalog.topics.remove(id)));
+            if self.has_front() {
+                (catalog.next_id, catalog.next_producer) = state.next_committed;
+            }
             // The journal may still refer to segments that these partitions have dropped since.
             let is_kept = |stream: u64| !creations.contains(&((stream >> 32) as u32));
             taken.retain(|(stream, ..)| is_kept(*stream));

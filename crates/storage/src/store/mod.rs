@@ -15,6 +15,8 @@
 
 mod changes;
 mod checkpoint;
+pub mod manifest;
+mod node;
 mod opening;
 mod seal_key;
 mod waits;
@@ -36,7 +38,7 @@ use waits::Waits;
 
 use crate::disk::failed;
 use crate::info::{CompactionSettings, CompactionStats};
-use crate::journal::{EntryKind, JournalStats, Owner};
+use crate::journal::{JournalStats, Owner};
 use crate::log::PartitionLog;
 use crate::partition::{DiskPartition, FLUSH_BYTES};
 use crate::shared::{GATE_FACTOR, Shared, StoreSettings, StoredTopic};
@@ -93,11 +95,29 @@ pub struct Store {
     /// Topics in SQLite. Opened by the holder of `opening` when the first one is created or found.
     sqlite: OnceLock<Arc<SqliteStore>>,
     opening: Mutex<()>,
-    on_room: OnceLock<Arc<dyn Fn() + Send + Sync>>,
+    on_room: Arc<OnRoom>,
     counts: Counts,
     clock: fn() -> u64,
     /// Held while the directory is in use.
     lock: Option<Box<dyn Send + Sync>>,
+}
+
+/// Callback that runs when there is room again, once it is set.
+#[derive(Default)]
+struct OnRoom(Mutex<Option<Arc<dyn Fn() + Send + Sync>>>);
+
+impl OnRoom {
+    fn set(&self, tell: Arc<dyn Fn() + Send + Sync>) {
+        *self.0.lock() = Some(tell);
+    }
+
+    fn tell(&self) {
+        // Without the lock: the callback may take long.
+        let tell = self.0.lock().clone();
+        if let Some(tell) = tell {
+            tell();
+        }
+    }
 }
 
 #[derive(Default)]
@@ -154,9 +174,8 @@ impl Store {
         let dir = &self.shared.dir;
         let (sqlite, _) = SqliteStore::open(&dir.join(sqlite::FILE_NAME), self.settings.sqlite, self.clock)?;
         self.shared.disk.sync_dir(dir).map_err(failed("sync", dir))?;
-        if let Some(tell) = self.on_room.get().cloned() {
-            sqlite.on_room(Box::new(move || tell()));
-        }
+        let on_room = self.on_room.clone();
+        sqlite.on_room(Box::new(move || on_room.tell()));
         Ok(self.sqlite.get_or_init(|| sqlite))
     }
 
@@ -248,11 +267,6 @@ impl Store {
         self.state.lock().topics()
     }
 
-    /// Applies a committed entry of another node's log. Entries of a partition must come in their order, without a gap.
-    pub fn apply(&self, kind: EntryKind, stream: u64, body: &[u8]) -> Result<()> {
-        self.state.lock().apply(kind, stream, body, self.clock)
-    }
-
     /// Returns the reason why records are refused for lack of disk space, if they are.
     pub fn full(&self) -> Option<Error> {
         let is_full = |error: &Error| error.kind == ErrorKind::DiskFull;
@@ -265,20 +279,10 @@ impl Store {
         self.shared.admit()
     }
 
-    /// Sets a callback that runs when there is room again after a partition refused a caller.
+    /// Sets the callback that runs when there is room again after a partition refused a caller. It replaces an earlier
+    /// one.
     pub fn on_room(&self, tell: Arc<dyn Fn() + Send + Sync>) {
-        let _opening = self.opening.lock();
-        let boxed = || -> Box<dyn Fn() + Send + Sync> {
-            let tell = tell.clone();
-            Box::new(move || tell())
-        };
-        if let Some(journal) = self.shared.journal.get() {
-            journal.on_room(boxed());
-        }
-        if let Some(sqlite) = self.sqlite.get() {
-            sqlite.on_room(boxed());
-        }
-        self.on_room.get_or_init(|| tell);
+        self.on_room.set(tell);
     }
 
     pub fn broken(&self) -> Option<Error> {

@@ -24,6 +24,15 @@ use crate::shared::{StoreSettings, StoredTopic};
 use crate::sqlite::{self, SqliteStore};
 use crate::state::{State, of_a_node};
 
+/// Directory that is recovered.
+struct Directory<'d> {
+    disk: &'d Arc<dyn Disk>,
+    dir: &'d Path,
+    settings: StoreSettings,
+    clock: fn() -> u64,
+    refused: &'d [(u64, Error)],
+}
+
 impl Store {
     /// Opens a data directory, or creates one, and recovers its contents.
     pub fn open(
@@ -82,7 +91,8 @@ impl Store {
                 Some(front) => Some(&mut **front),
                 None => None,
             };
-            Self::bring_back(&disk, dir, settings, clock, refused, front, is_full, progress)
+            let place = Directory { disk: &disk, dir, settings, clock, refused };
+            Self::bring_back(&place, front, is_full, progress)
         };
         let (mut store, mut topics) = match bring_back(false) {
             Err(error) if error.kind == ErrorKind::DiskFull => {
@@ -104,15 +114,12 @@ impl Store {
 
     /// Recovers a directory whose lock is held. `is_full`: releases all disk space that can be released.
     fn bring_back(
-        disk: &Arc<dyn Disk>,
-        dir: &Path,
-        settings: StoreSettings,
-        clock: fn() -> u64,
-        refused: &[(u64, Error)],
+        directory: &Directory<'_>,
         mut front: Option<&mut dyn Front>,
         is_full: bool,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Self, Vec<StoredTopic>)> {
+        let Directory { disk, dir, settings, clock, refused } = *directory;
         let journal_dir = dir.join("journal");
         make_dir(&**disk, &journal_dir).map_err(failed("make", &journal_dir))?;
         let found = read_checkpoint(&**disk, &dir.join("checkpoint"));
@@ -170,11 +177,13 @@ impl Store {
             compaction: Mutex::default(),
             sqlite: OnceLock::new(),
             opening: Mutex::default(),
-            on_room: OnceLock::new(),
+            on_room: Arc::default(),
             counts: Counts::default(),
             clock,
             lock: None,
         };
+        let on_room = store.on_room.clone();
+        journal.on_room(Box::new(move || on_room.tell()));
         let log = match front {
             Some(front) => front.start(journal)?,
             None => journal,
@@ -195,6 +204,8 @@ impl Store {
             return Ok(());
         }
         let (sqlite, found) = SqliteStore::open(&dir.join(sqlite::FILE_NAME), self.settings.sqlite, self.clock)?;
+        let on_room = self.on_room.clone();
+        sqlite.on_room(Box::new(move || on_room.tell()));
         self.sqlite.get_or_init(|| sqlite);
         // The journal does not create a name before its deletion from the database is durable. So this topic was
         // deleted here and created there before a power cut.

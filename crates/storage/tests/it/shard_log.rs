@@ -296,7 +296,7 @@ fn a_directory_that_applies_the_log_of_another_has_its_topics_and_records() {
     for _twice in 0..2 {
         // Applying an entry again has no effect.
         for (kind, stream, body) in &majority.log.lock().sent {
-            follower.apply(*kind, *stream, body).expect("applied");
+            follower.apply(*kind, *stream, body.clone().into()).expect("applied");
         }
     }
     let [found] = &follower.topics()[..] else { panic!("one topic is left") };

@@ -57,6 +57,8 @@ pub(crate) struct Segments {
     /// Maximum age difference between the first batch of a segment and any other; 0 means no limit.
     segment_ms: u64,
     list: VecDeque<Segment>,
+    /// Generation of segments that are begun from now on: files of these names may exist in earlier ones.
+    generation: u32,
     /// `true` if its directory exists, with a durable name.
     has_dir: bool,
     /// Number of changes of the directory that a checkpoint relies on.
@@ -120,6 +122,7 @@ impl Segments {
             segment_bytes,
             segment_ms,
             list,
+            generation: 0,
             has_dir,
             names,
             names_synced,
@@ -281,8 +284,9 @@ impl Segments {
                 self.disk.create_dir(dir).map_err(failed("make", dir))?;
             }
         }
+        let generation = self.generation;
         let info =
-            SegmentInfo { base, end: base, bytes: 0, timestamp_ms_max: i64::MIN, appended_ms: now_ms, generation: 0 };
+            SegmentInfo { base, end: base, bytes: 0, timestamp_ms_max: i64::MIN, appended_ms: now_ms, generation };
         let path = self.log_path(&info);
         let file: Arc<dyn DiskFile> = match self.disk.create(&path) {
             // An earlier attempt left this file; it failed before it wrote anything that is needed.
@@ -524,6 +528,21 @@ impl Segments {
         self.list.extend(made);
         self.list.extend(rest);
         true
+    }
+
+    /// Drops all segments; the next ones are in other files. The old files are removed when no checkpoint names them.
+    pub(crate) fn start_over(&mut self) {
+        self.end_through();
+        self.generation = self.list.iter().map(|segment| segment.info.generation + 1).fold(self.generation, u32::max);
+        for segment in std::mem::take(&mut self.list) {
+            self.replaced.push(self.log_path(&segment.info));
+            self.replaced.push(self.index_path(&segment.info));
+        }
+        self.through = Through::after(None);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
     }
 
     /// Marks the replaced files as garbage: no checkpoint that is written from now on names them.
