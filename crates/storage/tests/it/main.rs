@@ -2,6 +2,7 @@
 //! real one.
 
 mod sim;
+mod toy;
 mod workload;
 
 mod compaction;
@@ -10,6 +11,7 @@ mod faults;
 mod full;
 mod kill;
 mod logs;
+mod node;
 mod place;
 mod power;
 mod reads;
