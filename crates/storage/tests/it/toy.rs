@@ -24,6 +24,7 @@ pub struct Toy {
     log: Mutex<Log>,
     synced: Arc<Synced>,
     is_off: Box<dyn Fn() -> bool + Send + Sync>,
+    keeps: bool,
     kept: Mutex<u64>,
 }
 
@@ -85,6 +86,9 @@ impl ShardLog for Toy {
     }
 
     fn keep(&self) -> Option<Kept> {
+        if !self.keeps {
+            return None;
+        }
         let log = self.log.lock();
         let state = Bytes::copy_from_slice(&log.committed.to_le_bytes());
         Some(Kept { state, origin: log.open.front().map(|open| open.origin) })
@@ -136,10 +140,6 @@ impl Toy {
         Ok(())
     }
 
-    pub fn open(&self) -> usize {
-        self.log.lock().open.len()
-    }
-
     /// Index in the state of the last checkpoint.
     pub fn kept_index(&self) -> u64 {
         *self.kept.lock()
@@ -188,6 +188,10 @@ fn number(bytes: &[u8], at: usize) -> u64 {
 pub struct Opening {
     /// `true` if entries that are not committed are appended to the journal again, not only kept where they are.
     appends_again: bool,
+    /// `false` if checkpoints are those of a single broker.
+    pub keeps: bool,
+    /// `true` if the journal is that of a single broker.
+    pub passes_all: bool,
     is_off: Box<dyn Fn() -> bool + Send + Sync>,
     /// Index in the checkpoint, and according to the journal.
     pub kept: u64,
@@ -210,6 +214,8 @@ impl Opening {
     pub fn new(appends_again: bool, is_off: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self {
             appends_again,
+            keeps: true,
+            passes_all: false,
             is_off: Box::new(is_off),
             kept: 0,
             committed: 0,
@@ -263,7 +269,7 @@ impl Front for Opening {
 
     fn passes(&mut self, found: &Found<'_>) -> Result<bool, Error> {
         self.rows += 1;
-        let passes = self.passing.contains(&self.rows);
+        let passes = self.passes_all || self.passing.contains(&self.rows);
         assert!(!(passes && found.kind == EntryKind::Save), "the rows come in the same order");
         Ok(passes)
     }
@@ -271,7 +277,8 @@ impl Front for Opening {
     fn start(&mut self, journal: Arc<Journal>) -> Result<Arc<dyn ShardLog>, Error> {
         let is_off = std::mem::replace(&mut self.is_off, Box::new(|| false));
         let log = Mutex::new(Log { committed: self.committed, ..Log::default() });
-        let toy = Arc::new(Toy { journal, log, synced: Arc::default(), is_off, kept: Mutex::default() });
+        let toy =
+            Arc::new(Toy { journal, log, synced: Arc::default(), is_off, keeps: self.keeps, kept: Mutex::default() });
         for noted in self.entries.range(self.committed + 1..).map(|(_, noted)| noted) {
             let mut log = toy.log.lock();
             let (sent, origin) = (noted.sent.clone(), noted.origin);
