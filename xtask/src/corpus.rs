@@ -411,6 +411,9 @@ fn seeds() -> Outcome<Seeds> {
     for (name, frame) in vectors(NODE_FRAMES)? {
         seeds.insert(("node_link", name), frame);
     }
+    for (name, snapshot) in PRODUCERS {
+        seeds.insert(("node_manifest", (*name).to_owned()), encode_manifest(snapshot));
+    }
     let mut stream = Vec::new();
     for (family, target) in [("requests", "request"), ("responses", "response"), ("pushes", "response")] {
         for (name, frame) in vectors(&format!("{VECTORS}/{family}.txt"))? {
@@ -486,6 +489,26 @@ fn seeds() -> Outcome<Seeds> {
     }
     seeds.retain(|_, bytes| bytes.len() <= SEED_BYTES_MAX);
     Ok(seeds)
+}
+
+/// Encodes a manifest as `storage::Manifest` does: one topic whose two partitions have these producers.
+fn encode_manifest(snapshot: Snapshot) -> Vec<u8> {
+    let producers = encode_producers(snapshot);
+    let mut bytes = [1u32, 8].map(u32::to_le_bytes).concat();
+    bytes.extend(3000u64.to_le_bytes());
+    bytes.extend([1u32, 7].map(u32::to_le_bytes).concat());
+    bytes.extend(6u16.to_le_bytes());
+    bytes.extend(b"orders");
+    bytes.extend(2u32.to_le_bytes());
+    bytes.extend([1u64 << 30, 0].map(u64::to_le_bytes).concat());
+    // It is on disk and compacted.
+    bytes.extend([2, 1]);
+    for _ in 0..2 {
+        bytes.extend([5u64, 100, 90, 50, 1_700_000_000_000, 100].map(u64::to_le_bytes).concat());
+        bytes.extend((producers.len() as u32).to_le_bytes());
+        bytes.extend(&producers);
+    }
+    bytes
 }
 
 /// Encodes producers as `engine::producers` does: the last run of each is an open transaction, and one was aborted.

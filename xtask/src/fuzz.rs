@@ -2,7 +2,7 @@
 
 use crate::run::{Call, Outcome, root};
 
-pub const TARGETS: [&str; 17] = [
+pub const TARGETS: [&str; 18] = [
     "frames",
     "request",
     "response",
@@ -20,6 +20,7 @@ pub const TARGETS: [&str; 17] = [
     "redis_rules",
     "sqs_policy",
     "node_link",
+    "node_manifest",
 ];
 const SECONDS: &str = "60";
 /// Seed with which libFuzzer chooses a random one.
