@@ -59,8 +59,8 @@ pub struct Kept {
 /// others have no effect.
 ///
 /// The journal is read three times: once for [`Front::note`], then twice for [`Front::passes`]. If the disk is full,
-/// the opening is repeated from [`Front::adopt`] on with the space of the reserve; what [`Front::start`] returned before
-/// is dropped then, and its journal is stopped.
+/// the opening is repeated from [`Front::adopt`] on with the space of the reserve; what [`Front::start`] returned
+/// before is dropped then, and its journal is stopped.
 pub trait Front {
     /// Adopts the state that the last checkpoint keeps. It is empty if the directory is new or was a single broker's.
     fn adopt(&mut self, state: &[u8]) -> Result<()>;

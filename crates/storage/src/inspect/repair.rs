@@ -159,7 +159,7 @@ impl Inspection {
     pub fn plan(&self) -> Result<Plan> {
         let Checkpoint { directory, origin, catalog, state } = &self.checkpoint;
         if state.is_some() {
-            let message = "the directory belongs to a node of a cluster, which has all committed records on other nodes: \
+            let message = "the directory belongs to a node of a cluster; the other nodes have all committed records: \
                            remove the node from the cluster, and replace it by one with an empty directory and a new \
                            number";
             return Err(Error::new(ErrorKind::Unsupported, message));

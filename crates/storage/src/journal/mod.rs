@@ -396,7 +396,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Sets the source of more entries, once.
+    /// Sets the source of more entries, once. The journal keeps it, so it refers to the journal weakly.
     pub fn set_source(&self, source: Arc<dyn Source>) {
         if self.shared.source.set(source).is_err() {
             tracing::error!("the source of entries for the journal is set already");
@@ -610,8 +610,10 @@ impl Shared {
         let mut queue = self.queue.lock();
         let mut is_filled = false;
         loop {
-            // Callers in the meantime do not delay a block that has entries: the next one calls the source again.
-            if queue.is_called && (!is_filled || queue.entries.is_empty()) {
+            // Callers in the meantime do not delay a block that has entries: the next one calls the source again. If
+            // there is none, because the journal is broken, the source learns it now.
+            let is_last = || self.broken.get().is_some();
+            if queue.is_called && (!is_filled || queue.entries.is_empty() || is_last()) {
                 queue.is_called = false;
                 is_filled = true;
                 MutexGuard::unlocked(&mut queue, || self.source.get().iter().for_each(|source| source.fill()));

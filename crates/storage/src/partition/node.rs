@@ -1,5 +1,5 @@
-//! Partition of a node of a cluster: it takes what the log of the cluster committed, drops what was not, and is replaced
-//! by the records of another node.
+//! Partition of a node of a cluster: it takes what the log of the cluster committed, drops what was not, and can be
+//! replaced by the records of another node.
 
 use std::sync::atomic::Ordering;
 
@@ -27,7 +27,7 @@ impl DiskPartition {
         if batch.base_offset() != state.end || state.committed != state.end {
             let State { committed, end, .. } = *state;
             let message = format!(
-                "{} has committed records up to {committed} and others up to {end}, so the records {} to {} cannot follow",
+                "{} has committed records up to {committed} and others up to {end}: the records {} to {} cannot follow",
                 self.name(),
                 batch.base_offset(),
                 batch.next_offset()
@@ -98,8 +98,8 @@ impl DiskPartition {
         (state.end, state.end < other.start.max(other.compacted.to))
     }
 
-    /// Begins to replace all records by those of another node with this extent. Until [`DiskPartition::end_replacing`] a
-    /// checkpoint keeps the old ones.
+    /// Begins to replace all records by those of another node with this extent. A checkpoint keeps the old ones until
+    /// [`DiskPartition::end_replacing`].
     pub(crate) fn begin_replacing(&self, other: &PartitionExtent) -> Result<()> {
         let producers = other.decode_producers()?;
         let mut segments = self.segments.lock();

@@ -49,8 +49,8 @@ use crate::state::State;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Delay before a failed checkpoint is retried.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// Time after a checkpoint from which another one is due in a cluster, if it may release a full journal, or the files of
-/// deleted topics.
+/// Time after a checkpoint from which another one is due in a cluster, if it may release a full journal, or the files
+/// of deleted topics.
 const SETTLE_AFTER: Duration = Duration::from_secs(1);
 /// Interval between checks for partitions to compact, and the delay after an error.
 const COMPACT_EVERY: Duration = Duration::from_secs(1);

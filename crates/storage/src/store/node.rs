@@ -1,5 +1,5 @@
-//! Store of a node of a cluster: it applies what the log of the cluster committed, gives up what was not, and is brought
-//! up to date with the topics of another node.
+//! Store of a node of a cluster: it applies what the log of the cluster committed, gives up what was not, and is
+//! brought up to date with the topics of another node.
 //!
 //! The log in front of the journal calls all of this, one call at a time. The callers hold no lock that
 //! [`ShardLog::append`](crate::ShardLog::append) or an owner takes.

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use engine::catalog::Change;
 use engine::shard::ShardId;
-use engine::{Error, ErrorKind, Offset, RecordBatch, TopicSettings};
+use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, TopicSettings};
 use parking_lot::Mutex;
 use storage::inspect::Inspection;
 use storage::{
-    Entry, EntryKind, Journal, Manifest, Owner, PartitionLog, Source, Store, StoreSettings, StoredTopic, Wanted,
+    CompactionSettings, Entry, EntryKind, Journal, Manifest, Owner, PartitionLog, Source, Store, StoreSettings,
+    StoredTopic, Wanted,
 };
 
 use crate::power::repeatable;
@@ -503,12 +504,72 @@ fn a_partition_is_replaced_if_what_it_lacks_is_deleted() {
     let names =
         |(path, _): &(std::path::PathBuf, u64)| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let files: Vec<_> = disk.files().iter().filter_map(names).filter(|name| name.ends_with(".log")).collect();
-    assert!(files.iter().all(|name| name.contains("-1.")), "the old files are removed: {files:?}");
+    assert!(files.iter().all(|name| name.contains("-2.")), "the old files are removed: {files:?}");
     follower.store.stop().expect("it stops");
     let before = contents(&follower.store);
     drop(follower);
     let (follower, _) = open_node(&disk, true).expect("it is opened again");
     assert_eq!(contents(&follower.store), before);
+}
+
+/// Returns settings under which everything is compacted at the next turn, and no record without a value stays.
+fn compacting() -> StoreSettings {
+    let compaction = CompactionSettings {
+        dirty_bytes_min: 1,
+        bytes_per_s: 1 << 40,
+        tombstone_retention_ms: 0,
+        ..CompactionSettings::default()
+    };
+    StoreSettings { segment_bytes: 4 << 10, compaction, ..small(2) }
+}
+
+/// Appends one record, with a value or without.
+fn put(log: &Arc<dyn PartitionLog>, key: &str, value: Option<&[u8]>) {
+    let mut builder = BatchBuilder::new();
+    builder.push(0, Some(key.as_bytes()), value, &[]).expect("a record");
+    let batch = builder.finish().expect("a record").stamp(log.end());
+    log.append(batch, clock(), Arc::new(OfLog(log.clone()))).expect("room");
+}
+
+#[test]
+fn a_key_that_was_deleted_and_compacted_away_does_not_return() {
+    let disk = SimDisk::new();
+    let mut opening = Opening::new(true, || false);
+    let (store, _) =
+        Store::open_front(Arc::new(disk.clone()), Path::new(DIR), compacting(), clock, &mut opening, &mut |_| {})
+            .expect("a new directory");
+    let leader = Node { store, toy: opening.toy.expect("it is started") };
+    let (follower, _) = open_node(&SimDisk::new(), true).expect("a new directory");
+    let topic = leader.topic("t", TopicSettings { compact: true, ..on_disk(1) });
+    let log = topic.partitions[0].clone();
+    put(&log, "gone", Some(&[1; 300]));
+    leader.commit();
+    follower.install(&leader);
+    put(&log, "gone", None);
+    let keys = |node: &Node| {
+        let log = &node.store.partitions(topic.id).expect("a topic")[0];
+        let batches = read_all(log, log.extent().start, log.extent().end, 4096).expect("readable");
+        let mut keys = Vec::new();
+        for batch in &batches {
+            let records = batch.records().expect("valid");
+            keys.extend(records.iter().map(|view| records.own(&view.expect("valid")).key));
+        }
+        keys
+    };
+    let gone = Some(Bytes::from_static(b"gone"));
+    // The record without a value stays until the turn after the one that removed the other.
+    let mut turns = 0;
+    while keys(&leader).contains(&gone) {
+        (0..200).for_each(|i| put(&log, &format!("key {}", i % 7), Some(&[1; 300])));
+        leader.commit();
+        leader.store.checkpoint().expect("a checkpoint");
+        leader.store.compact().expect("compacted");
+        turns += 1;
+        assert!(turns < 20, "it is still there");
+    }
+    assert!(keys(&follower).contains(&gone));
+    follower.install(&leader);
+    assert!(!keys(&follower).contains(&gone), "only the leader's records are there");
 }
 
 #[test]

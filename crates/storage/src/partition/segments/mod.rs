@@ -533,7 +533,8 @@ impl Segments {
     /// Drops all segments; the next ones are in other files. The old files are removed when no checkpoint names them.
     pub(crate) fn start_over(&mut self) {
         self.end_through();
-        self.generation = self.list.iter().map(|segment| segment.info.generation + 1).fold(self.generation, u32::max);
+        // A compaction that still runs writes files of the next generation, and removes them.
+        self.generation = self.list.iter().map(|segment| segment.info.generation + 2).fold(self.generation, u32::max);
         for segment in std::mem::take(&mut self.list) {
             self.replaced.push(self.log_path(&segment.info));
             self.replaced.push(self.index_path(&segment.info));
