@@ -184,6 +184,49 @@ fn check(node: &Node, opening: &Opening, committed: &[Sent], seed: u64) -> Resul
     Ok(())
 }
 
+/// Cuts the power at every operation of an opening and of the first ones after it, and at every third later.
+#[test]
+fn only_committed_entries_survive_a_power_cut_at_any_operation() {
+    let base = SimDisk::new();
+    let (node, _) = open_node(&base, true).expect("a new directory");
+    let topic = node.topic("t", on_disk(1));
+    node.append(&topic, 12);
+    let mut before = Vec::new();
+    node.toy.commit(&node.store, 8, &mut before).expect("committed");
+    node.append(&topic, 4);
+    node.toy.wait_synced().expect("synced");
+    let base = base.kill();
+    let mut cuts = 0;
+    for after in (0..400).chain((400..).step_by(3)) {
+        let disk = base.kill();
+        disk.power_off_after(after);
+        let mut committed = before.clone();
+        if let Ok((node, opening)) = open_node(&disk, after % 2 == 0) {
+            let known = opening.committed as usize;
+            let lived = check(&node, &opening, &committed, after).and_then(|()| {
+                let mut now = Vec::new();
+                let outcome = node.toy.commit(&node.store, before.len() - known + 2, &mut now);
+                committed.extend(now.into_iter().skip(before.len() - known));
+                outcome?;
+                node.toy.give_up();
+                lead(&node, &mut committed, &mut Random::new(7), &mut 900)
+            });
+            assert!(lived.is_ok() || disk.is_off(), "cut at {after}: {lived:?}");
+            let stopped = node.store.stop();
+            assert!(stopped.is_ok() || disk.is_off(), "cut at {after}: {stopped:?}");
+        }
+        let is_over = !disk.is_off();
+        let (node, opening) =
+            open_node(&disk.cut(after), true).unwrap_or_else(|error| panic!("cut at {after}: {error}"));
+        check(&node, &opening, &committed, after).unwrap_or_else(|error| panic!("cut at {after}: {error}"));
+        if is_over {
+            break;
+        }
+        cuts += 1;
+    }
+    assert!(cuts > 200, "{cuts}");
+}
+
 #[test]
 fn only_committed_entries_survive_power_cuts() {
     repeatable(60, live);
