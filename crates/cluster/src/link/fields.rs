@@ -4,7 +4,7 @@ use bytes::{Buf, Bytes};
 use engine::{Error, Result};
 
 /// Reader of a body. Bytes that it returns share the memory of the body.
-pub(super) struct Fields(pub(super) Bytes);
+pub(crate) struct Fields(pub(crate) Bytes);
 
 impl Fields {
     pub fn u8(&mut self) -> Result<u8> {

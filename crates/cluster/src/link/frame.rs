@@ -17,21 +17,58 @@ pub const FRAME_BYTES_MAX: usize = BATCH_BYTES_MAX + (8 << 20);
 /// Maximum bytes of a frame before both nodes know each other.
 const HELLO_BYTES_MAX: usize = 1024;
 /// Maximum bytes of a text in a hello or a refusal.
-const TEXT_BYTES_MAX: usize = 200;
+pub(crate) const TEXT_BYTES_MAX: usize = 200;
 
 const HELLO: u8 = 1;
-const REFUSAL: u8 = 2;
+pub(crate) const REFUSAL: u8 = 2;
 const PARTS: u8 = 3;
+
+const BEATS: u8 = 1;
+const ENTRIES: u8 = 2;
+const BULK: u8 = 3;
+const SPLICE: u8 = 4;
+const JOIN: u8 = 5;
+
+/// Use of a connection, chosen by the node that connects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Messages of the consensus that bring no entries. They have a separate connection, so that no heartbeat waits
+    /// behind megabytes of entries.
+    Beats,
+    /// Messages of the consensus with entries, and those that replace a log: their order matters.
+    Entries,
+    /// Bytes of a catch-up.
+    Bulk,
+    /// Bytes of a client's connection that another node has accepted.
+    Splice(Spliced),
+    /// Request of a program that is no node of the cluster yet. It has no certificate.
+    Join,
+}
+
+/// Connection of a client, as the node that accepted it describes it to the leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spliced {
+    /// Number of the door at which the client has connected.
+    pub door: u8,
+    /// Address of the client.
+    pub peer: String,
+    /// `true` if the client is a process of the user that runs the broker.
+    pub is_owner: bool,
+}
 
 /// Identity of a node, which both nodes send before anything else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
+    /// Number of the cluster; 0 in the hello of a program that wants to join.
     pub cluster: u128,
+    /// Number of the node; 0 in the hello of a program that wants to join.
     pub node: NodeId,
     /// Random number of the node's process: two processes with one node's number are told apart by it.
     pub process: u64,
     /// Version of the program, for people.
     pub program: String,
+    /// Use of the connection; the answer repeats it.
+    pub purpose: Purpose,
 }
 
 /// Reason why a node ends a connection.
@@ -60,28 +97,14 @@ impl Frame {
             Self::Parts(parts) => (PARTS, part::encode(parts)),
         };
         let length: usize = chunks.iter().map(Bytes::len).sum();
-        let mut head = BytesMut::with_capacity(FRAME_HEAD_BYTES);
-        head.put_u32(length as u32);
-        head.put_u8(kind);
-        head.put_bytes(0, 3);
-        chunks.insert(0, head.freeze());
+        chunks.insert(0, Bytes::copy_from_slice(&head(length, kind)));
         chunks
     }
 
     /// Reads a head; returns the bytes of the body. `is_known` is `true` once both nodes have said who they are.
     pub fn body_bytes(head: [u8; FRAME_HEAD_BYTES], is_known: bool) -> Result<usize> {
-        let [a, b, c, d, kind, reserved @ ..] = head;
-        let length = u32::from_be_bytes([a, b, c, d]) as usize;
         let max = if is_known { FRAME_BYTES_MAX } else { HELLO_BYTES_MAX };
-        if reserved != [0; 3] || !matches!((kind, is_known), (REFUSAL, _) | (HELLO, false) | (PARTS, true)) {
-            return Err(Error::malformed("the other side is no node of a cluster, or one of another version"));
-        }
-        if length > max {
-            return Err(Error::too_large(format!(
-                "a frame of {length} bytes was announced, at most {max} are possible"
-            )));
-        }
-        Ok(length)
+        checked_length(head, max, |kind| matches!((kind, is_known), (REFUSAL, _) | (HELLO, false) | (PARTS, true)))
     }
 
     /// Decodes a body of which the head has been read. `from` and `to` are the nodes of the connection.
@@ -100,6 +123,29 @@ impl Frame {
     }
 }
 
+/// Returns the head of a frame whose body has this length.
+pub(crate) fn head(length: usize, kind: u8) -> [u8; FRAME_HEAD_BYTES] {
+    let [a, b, c, d] = (length as u32).to_be_bytes();
+    [a, b, c, d, kind, 0, 0, 0]
+}
+
+/// Reads a head; returns the bytes of the body, at most `max`, of a kind that is expected at this point.
+pub(crate) fn checked_length(
+    head: [u8; FRAME_HEAD_BYTES],
+    max: usize,
+    is_expected: impl Fn(u8) -> bool,
+) -> Result<usize> {
+    let [a, b, c, d, kind, reserved @ ..] = head;
+    let length = u32::from_be_bytes([a, b, c, d]) as usize;
+    if reserved != [0; 3] || !is_expected(kind) {
+        return Err(Error::malformed("the other side is no node of a cluster, or one of another version"));
+    }
+    if length > max {
+        return Err(Error::too_large(format!("a frame of {length} bytes was announced, at most {max} are possible")));
+    }
+    Ok(length)
+}
+
 fn encode_hello(hello: &Hello) -> Bytes {
     let mut body = BytesMut::new();
     body.put_u16(VERSION);
@@ -107,6 +153,18 @@ fn encode_hello(hello: &Hello) -> Bytes {
     body.put_u64(hello.node);
     body.put_u64(hello.process);
     put_text(&mut body, &hello.program);
+    match &hello.purpose {
+        Purpose::Beats => body.put_u8(BEATS),
+        Purpose::Entries => body.put_u8(ENTRIES),
+        Purpose::Bulk => body.put_u8(BULK),
+        Purpose::Splice(Spliced { door, peer, is_owner }) => {
+            body.put_u8(SPLICE);
+            body.put_u8(*door);
+            put_text(&mut body, peer);
+            body.put_u8(u8::from(*is_owner));
+        }
+        Purpose::Join => body.put_u8(JOIN),
+    }
     body.freeze()
 }
 
@@ -121,16 +179,31 @@ fn decode_hello(mut fields: Fields) -> Result<Hello> {
         node: fields.u64()?,
         process: fields.u64()?,
         program: fields.text(TEXT_BYTES_MAX)?,
+        purpose: purpose(&mut fields)?,
     };
-    if hello.node == 0 {
+    if hello.node == 0 && hello.purpose != Purpose::Join {
         return Err(Error::malformed("no node has the number 0"));
     }
     fields.end()?;
     Ok(hello)
 }
 
+fn purpose(fields: &mut Fields) -> Result<Purpose> {
+    Ok(match fields.u8()? {
+        BEATS => Purpose::Beats,
+        ENTRIES => Purpose::Entries,
+        BULK => Purpose::Bulk,
+        SPLICE => {
+            let (door, peer) = (fields.u8()?, fields.text(TEXT_BYTES_MAX)?);
+            Purpose::Splice(Spliced { door, peer, is_owner: fields.flags(1)? == 1 })
+        }
+        JOIN => Purpose::Join,
+        code => return Err(Error::malformed(format!("the purpose {code} of a connection is unknown"))),
+    })
+}
+
 /// Writes a text; one that is too long is cut.
-fn put_text(out: &mut BytesMut, text: &str) {
+pub(crate) fn put_text(out: &mut BytesMut, text: &str) {
     let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
     out.put_u16(text.len() as u16);
     out.put_slice(text.as_bytes());

@@ -48,6 +48,12 @@ const REMOVE: u8 = 2;
 /// Bytes of a row beside its body: for the journal it is a row of a block's table.
 const ROW_HEAD_BYTES: u32 = 17;
 
+/// Bytes of a part before the fields of its kind.
+pub(super) const PART_HEAD_BYTES: usize = 11;
+/// Bytes of an append before its entries.
+pub(super) const APPEND_HEAD_BYTES: usize = POSITION_BYTES + 8 + 4;
+const POSITION_BYTES: usize = 16;
+
 /// Row of the journal: one entry of a partition or of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
@@ -100,6 +106,35 @@ pub struct Part {
     pub shard: ShardId,
     pub message: Message,
     pub blocks: Vec<Block>,
+}
+
+impl Part {
+    /// Returns the size of the part in a frame.
+    pub fn encoded_bytes(&self) -> usize {
+        PART_HEAD_BYTES
+            + match &self.message.kind {
+                Kind::Append { entries, .. } => APPEND_HEAD_BYTES + entries.iter().map(entry_bytes).sum::<usize>(),
+                Kind::Appended { hint, .. } => 17 + hint.map_or(0, |_position| POSITION_BYTES),
+                Kind::Vote { .. } => 1 + 2 * POSITION_BYTES,
+                Kind::Voted { .. } => 1 + POSITION_BYTES,
+                Kind::Beat { read, .. } | Kind::BeatAnswer { read, .. } => 17 + read.map_or(0, |_ticket| 8),
+                Kind::Install(Point { members, .. }) => {
+                    let Members { voters, learners, outgoing, learners_next, .. } = members;
+                    let nodes = [voters, learners, outgoing, learners_next].map(BTreeSet::len).iter().sum::<usize>();
+                    POSITION_BYTES + 4 * 2 + 8 * nodes + 1
+                }
+                Kind::Lead => 0,
+            }
+    }
+}
+
+/// Returns the size of an entry in a frame, with the bodies of its rows.
+pub(super) fn entry_bytes(entry: &Entry) -> usize {
+    9 + match &entry.body {
+        Body::Empty => 0,
+        Body::Block(size) => 2 + size.get() as usize,
+        Body::Members(Change { steps }) => 2 + 9 * steps.len(),
+    }
 }
 
 pub(super) fn encode(parts: &[Part]) -> Vec<Bytes> {

@@ -3,7 +3,9 @@
 use std::num::NonZeroU32;
 
 use bytes::{Bytes, BytesMut};
-use cluster::link::{Block, FRAME_BYTES_MAX, FRAME_HEAD_BYTES, Frame, Hello, Part, Refusal, Row};
+use cluster::link::{
+    Block, FRAME_BYTES_MAX, FRAME_HEAD_BYTES, Frame, Hello, Part, Purpose, Refusal, Row, Spliced, split,
+};
 use consensus::{Body, Change, Entry, Kind, Members, Message, Point, Position, Step};
 use engine::shard::ShardId;
 use engine::{ErrorKind, Result};
@@ -26,7 +28,11 @@ fn decode(bytes: &Bytes, is_known: bool) -> Result<Frame> {
 }
 
 fn hello() -> Hello {
-    Hello { cluster: 7 << 100, node: 3, process: 0xfeed, program: "thalweg 1.2.3".to_owned() }
+    hello_for(Purpose::Beats)
+}
+
+fn hello_for(purpose: Purpose) -> Hello {
+    Hello { cluster: 7 << 100, node: 3, process: 0xfeed, program: "thalweg 1.2.3".to_owned(), purpose }
 }
 
 fn position() -> impl Strategy<Value = Position> {
@@ -114,6 +120,45 @@ proptest! {
         prop_assert_eq!(decode(&encode(&frame), true), Ok(frame));
     }
 
+    #[test]
+    fn a_part_knows_its_size(frame in parts()) {
+        let Frame::Parts(parts) = &frame else { unreachable!("parts") };
+        let bytes: usize = parts.iter().map(Part::encoded_bytes).sum();
+        prop_assert_eq!(FRAME_HEAD_BYTES + bytes, encode(&frame).len());
+    }
+
+    /// The parts of a message say together what it says, and each follows the one before.
+    #[test]
+    fn a_split_append_is_the_same_in_parts(frame in parts(), bytes_max in 40..400_usize) {
+        let Frame::Parts(parts) = frame else { unreachable!("parts") };
+        for part in parts {
+            let Ok(pieces) = split(part.clone(), bytes_max) else {
+                prop_assert!(part.encoded_bytes() > bytes_max);
+                continue;
+            };
+            prop_assert!(pieces.iter().all(|piece| piece.encoded_bytes() <= bytes_max));
+            if let [whole] = &pieces[..] {
+                prop_assert_eq!(whole, &part);
+                continue;
+            }
+            let Kind::Append { mut prev, commit, entries } = part.message.kind else { unreachable!("an append") };
+            let (mut of_pieces, mut blocks) = (Vec::new(), Vec::new());
+            for piece in pieces {
+                // What is received is what was split.
+                let sent = Frame::Parts(vec![piece.clone()]);
+                prop_assert_eq!(decode(&encode(&sent), true), Ok(sent));
+                let Kind::Append { prev: at, commit: of_piece, entries } = piece.message.kind else {
+                    unreachable!("an append")
+                };
+                prop_assert_eq!((at, of_piece), (prev, commit));
+                prev = entries.last().expect("an entry").position;
+                of_pieces.extend(entries);
+                blocks.extend(piece.blocks);
+            }
+            prop_assert_eq!((of_pieces, blocks), (entries, part.blocks));
+        }
+    }
+
     /// A part ends where its fields end, so a cut between two parts is a shorter frame.
     #[test]
     fn a_frame_that_is_cut_is_refused_or_has_fewer_parts(frame in parts(), cut in any::<prop::sample::Index>()) {
@@ -149,6 +194,25 @@ fn nodes_say_who_they_are() {
     }
     let early = encode(&Frame::Parts(Vec::new()));
     assert_eq!(decode(&early, false).expect_err("before the hello").kind, ErrorKind::Malformed);
+}
+
+#[test]
+fn an_entry_that_is_larger_than_a_frame_is_refused() {
+    let block = Block::new(vec![Row::new(EntryKind::Batch, 7, Bytes::from(vec![1; 1000]))]).expect("a row");
+    let entries = vec![Entry { position: Position { term: 1, index: 2 }, body: Body::Block(block.size()) }];
+    let kind = Kind::Append { prev: Position { term: 1, index: 1 }, commit: 1, entries };
+    let message = Message { from: FROM, to: TO, term: 1, kind };
+    let part = Part { shard: ShardId::FIRST, message, blocks: vec![block] };
+    let refused = split(part, 1000).expect_err("too large");
+    assert_eq!(refused.kind, ErrorKind::TooLarge);
+    assert!(refused.message.contains("the entry 2"), "{refused}");
+}
+
+#[test]
+fn only_a_program_that_joins_has_no_number() {
+    let nobody = |purpose| encode(&Frame::Hello(Hello { node: 0, ..hello_for(purpose) }));
+    assert!(decode(&nobody(Purpose::Join), false).is_ok());
+    assert_eq!(decode(&nobody(Purpose::Entries), false).expect_err("node 0").kind, ErrorKind::Malformed);
 }
 
 #[test]
@@ -237,8 +301,13 @@ fn vectors() -> Vec<(&'static str, Frame)> {
         ..Members::of_voters([2, 3])
     };
     let beat = |read| Kind::Beat { commit: 5, sent: 77, read };
+    let spliced = Spliced { door: 2, peer: "[2001:db8::1]:40000".to_owned(), is_owner: true };
     vec![
-        ("hello", Frame::Hello(hello())),
+        ("hello_beats", Frame::Hello(hello())),
+        ("hello_entries", Frame::Hello(hello_for(Purpose::Entries))),
+        ("hello_bulk", Frame::Hello(hello_for(Purpose::Bulk))),
+        ("hello_splice", Frame::Hello(hello_for(Purpose::Splice(spliced)))),
+        ("hello_join", Frame::Hello(Hello { cluster: 0, node: 0, process: 0, ..hello_for(Purpose::Join) })),
         ("refusal", Frame::Refusal(Refusal { reason: "node 3 is no member".to_owned() })),
         ("append", part(Kind::Append { prev: at(8, 5), commit: 4, entries }, vec![block])),
         ("append_empty", part(Kind::Append { prev: at(8, 5), commit: 5, entries: Vec::new() }, Vec::new())),
