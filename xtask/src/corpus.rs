@@ -9,6 +9,7 @@ use crate::run::{Outcome, root};
 
 const VECTORS: &str = "crates/wire/tests/vectors";
 const NODE_FRAMES: &str = "crates/cluster/tests/vectors/frames.txt";
+const JOIN_FRAMES: &str = "crates/cluster/tests/vectors/join.txt";
 const KAFKA_REQUESTS: &str = "crates/doors/tests/vectors/kafka_requests.txt";
 const BATCHES: &str = "crates/engine/testdata/batches";
 /// Maximum size of a seed: a larger one makes every input that is derived from it slow.
@@ -406,10 +407,31 @@ fn clear(folder: &Path) -> std::io::Result<()> {
     std::fs::read_dir(folder)?.try_for_each(|entry| std::fs::remove_file(entry?.path()))
 }
 
+/// Returns tokens of joining programs, of which the checksum is computed, and lines that are none.
+fn tokens() -> [(&'static str, Vec<u8>); 4] {
+    // Version, fingerprint, id, expiry, an address with its length, signature.
+    let good = |version: u8, address: &str| {
+        [&[0, version], &[7; 32][..], &[1; 16], &[0; 8], &[0, address.len() as u8], address.as_bytes(), &[9; 32]]
+            .concat()
+    };
+    [
+        ("good", good(1, "broker-1.example:7402")),
+        ("address", good(1, "nowhere")),
+        ("version", good(2, "a:1")),
+        ("text", b"\x01thalweg-join-AQID".to_vec()),
+    ]
+}
+
 fn seeds() -> Outcome<Seeds> {
     let mut seeds = Seeds::new();
     for (name, frame) in vectors(NODE_FRAMES)? {
         seeds.insert(("node_link", name), frame);
+    }
+    for (name, frame) in vectors(JOIN_FRAMES)? {
+        seeds.insert(("join_message", name), frame);
+    }
+    for (name, token) in tokens() {
+        seeds.insert(("join_token", name.to_owned()), token);
     }
     for (name, snapshot) in PRODUCERS {
         seeds.insert(("node_manifest", (*name).to_owned()), encode_manifest(snapshot));

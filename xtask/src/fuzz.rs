@@ -2,7 +2,7 @@
 
 use crate::run::{Call, Outcome, root};
 
-pub const TARGETS: [&str; 18] = [
+pub const TARGETS: [&str; 20] = [
     "frames",
     "request",
     "response",
@@ -20,6 +20,8 @@ pub const TARGETS: [&str; 18] = [
     "redis_rules",
     "sqs_policy",
     "node_link",
+    "join_message",
+    "join_token",
     "node_manifest",
 ];
 const SECONDS: &str = "60";
