@@ -143,17 +143,16 @@ async fn serve_known(shared: &Arc<Shared>, mut stream: TlsStream<TcpStream>, hel
         return hand_over(shared, places, stream, hello, answer).await;
     }
     watch(stream.get_ref().0, SILENCE);
-    let joined = match peer.rise(hello.process, lane, Direction::In, &*shared.receiver) {
+    let mut joined = match peer.rise(hello.process, lane, Direction::In, &*shared.receiver) {
         Ok(joined) => joined,
         Err(why) => return refused(shared, &mut stream, &why).await,
     };
-    let link = joined.link;
     let result = match write_frame(&mut stream, &answer).await {
-        Ok(()) => read_lane(shared, &peer, stream, joined).await,
+        Ok(()) => read_lane(shared, &peer, stream, &mut joined).await,
         Err(error) => Err(error),
     };
     if let Err(error) = &result {
-        peer.fall(link, &error.message, &*shared.receiver);
+        peer.fall(&joined, &error.message, &*shared.receiver);
     }
     result
 }
@@ -215,19 +214,27 @@ async fn hand_over(
 }
 
 /// Reads parts until the connection or its link ends. An error is the end of the connection.
-async fn read_lane(shared: &Shared, peer: &Peer, stream: TlsStream<TcpStream>, joined: Joined) -> Result<()> {
-    let mut end = joined.end;
+async fn read_lane(shared: &Shared, peer: &Peer, stream: TlsStream<TcpStream>, joined: &mut Joined) -> Result<()> {
     let mut frames = Frames::new(stream, SILENCE);
     loop {
         let next = tokio::select! {
-            _changed = end.changed() => return Ok(()),
+            biased;
+            () = joined.end() => return Ok(()),
             next = frames.next() => next?,
         };
         let (kind, body) = next.ok_or_else(closed)?;
         peer.counts.received_bytes.fetch_add((FRAME_HEAD_BYTES + body.len()) as u64, Ordering::Relaxed);
         match Frame::decode(kind, body, peer.node, shared.identity.node())? {
             Frame::Parts(parts) if parts.is_empty() => {}
-            Frame::Parts(parts) => shared.receiver.received(peer.node, parts),
+            Frame::Parts(parts) => {
+                // The other side may have known earlier that the link is up. An answer would be dropped before it is.
+                if timeout(HANDSHAKE_LIMIT, joined.up()).await.is_err() {
+                    return Err(Error::new(ErrorKind::Timeout, "it sends, and cannot be connected to"));
+                }
+                if joined.is_present() {
+                    shared.receiver.received(peer.node, parts);
+                }
+            }
             Frame::Refusal(Refusal { reason }) => return Err(Error::new(ErrorKind::Denied, reason)),
             Frame::Hello(_) => return Err(Error::malformed("it said twice who it is")),
         }

@@ -8,8 +8,8 @@ use bytes::BytesMut;
 use consensus::NodeId;
 use engine::{Error, ErrorKind, Result};
 use tokio::io::{AsyncWrite, split};
-use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -24,6 +24,9 @@ use crate::link::{Frame, Hello, Purpose, Refusal};
 /// Times between two attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// Time until an address counts as dead. It is shorter than the handshake's, so that a machine that has just booted is
+/// found soon.
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// Time that nobody reads what the other side of an outgoing lane says: it says only why it ends.
 const NEVER: Duration = Duration::from_secs(86_400 * 365);
 
@@ -32,16 +35,21 @@ pub(super) async fn keep(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane) {
     let mut pause = PAUSE_MIN;
     loop {
         match Box::pin(connect_lane(&shared, &peer, lane)).await {
-            Ok((stream, joined)) => {
-                pause = PAUSE_MIN;
-                let error = Box::pin(serve(&peer, &peer.queues[lane as usize], stream, joined.end)).await;
-                if let Err(error) = error {
-                    peer.fall(joined.link, &error.message, &*shared.receiver);
+            Ok((stream, mut joined)) => {
+                let begin = Instant::now();
+                let ended = Box::pin(serve(&peer, &peer.queues[lane as usize], stream, &mut joined)).await;
+                if let Err(error) = ended {
+                    peer.fall(&joined, &error.message, &*shared.receiver);
+                }
+                // A link that ends again and again is no success.
+                if begin.elapsed() > PAUSE_MAX {
+                    pause = PAUSE_MIN;
                 }
             }
             Err(error) => peer.note(error.message),
         }
-        sleep(with_jitter(pause)).await;
+        // A node that has just connected can be reached.
+        drop(timeout(with_jitter(pause), peer.called[lane as usize].notified()).await);
         pause = (2 * pause).min(PAUSE_MAX);
     }
 }
@@ -87,13 +95,35 @@ async fn connect(shared: &Shared, peer: &Peer, purpose: Purpose) -> Result<(TlsS
     connected.map_err(|error| Error::new(error.kind, format!("node {node} at {address}: {}", error.message)))
 }
 
+/// Connects to the first of a host's addresses that answers.
+async fn reach(address: &str) -> Result<TcpStream> {
+    let addresses = lookup_host(address).await.map_err(|error| {
+        Error::new(ErrorKind::NotFound, format!("the name is not known ({error}): check the node's address"))
+    })?;
+    let mut last = Error::new(ErrorKind::NotFound, "the name has no address: check the node's address");
+    for address in addresses {
+        match timeout(CONNECT_LIMIT, TcpStream::connect(address)).await {
+            Ok(Ok(socket)) => return Ok(socket),
+            Ok(Err(error)) => {
+                let text = format!("cannot connect ({error}): check that the node runs");
+                last = Error::new(ErrorKind::Disconnected, text);
+            }
+            Err(elapsed) => {
+                let text = format!("no answer within {CONNECT_LIMIT:?} ({elapsed}): check its machine and the network");
+                last = Error::new(ErrorKind::Timeout, text);
+            }
+        }
+    }
+    Err(last)
+}
+
 async fn greet(
     shared: &Shared,
     node: NodeId,
     address: &str,
     purpose: Purpose,
 ) -> Result<(TlsStream<TcpStream>, Hello)> {
-    let socket = TcpStream::connect(address).await.map_err(broken)?;
+    let socket = reach(address).await?;
     socket.set_nodelay(true).map_err(broken)?;
     let name = name_of(shared.identity.cluster(), node)?;
     let connector = TlsConnector::from(shared.tls().client.clone());
@@ -117,17 +147,11 @@ async fn greet(
 }
 
 /// Writes what is queued until the connection or its link ends. An error is the end of the connection.
-async fn serve(
-    peer: &Peer,
-    queue: &Queue,
-    stream: TlsStream<TcpStream>,
-    mut end: tokio::sync::watch::Receiver<u64>,
-) -> Result<()> {
+async fn serve(peer: &Peer, queue: &Queue, stream: TlsStream<TcpStream>, joined: &mut Joined) -> Result<()> {
     let (reader, mut writer) = split(stream);
     let mut answers = Frames::new(reader, NEVER);
     tokio::select! {
-        // The sender of changes is in the peer, which is there.
-        _changed = end.changed() => Ok(()),
+        () = joined.end() => Ok(()),
         answer = answers.next() => Err(match answer? {
             None => closed(),
             Some((kind, body)) => match Frame::decode(kind, body, peer.node, 0)? {

@@ -72,6 +72,8 @@ pub trait Links: Send + Sync {
 
 /// Receiver of what other nodes send. It is called on the transport's thread, and must not block.
 pub trait Receiver: Send + Sync {
+    /// Called with the parts of a frame, while the node is connected. Those with entries come in the order in which
+    /// they were sent, and so do the others; between the two kinds there is no order.
     fn received(&self, from: NodeId, parts: Vec<Part>);
     /// Called when parts can be sent to a node and it can send some.
     fn connected(&self, node: NodeId);
@@ -234,7 +236,8 @@ impl Transport {
         }
     }
 
-    /// Closes all connections and ends the thread. The receiver is not called any more after this returns.
+    /// Closes all connections and ends the thread. The receiver is not called any more after this returns, so do not
+    /// hold a lock that it needs. Called by the receiver itself, it returns at once.
     pub fn stop(&self) {
         self.shared.stop.notify_one();
         let thread = self.thread.lock().take();

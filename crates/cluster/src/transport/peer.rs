@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use consensus::NodeId;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
 use super::Receiver;
@@ -28,8 +28,9 @@ pub(super) struct Peer {
     pub address: Mutex<String>,
     pub queues: [Queue; 2],
     presence: Mutex<Presence>,
-    /// Number of the link; each end of a link increases it, and closes all connections of the one before.
-    link: watch::Sender<u64>,
+    link: watch::Sender<Link>,
+    /// Wakes the tasks that dial: the node has connected, so it can be reached.
+    pub called: [Notify; 2],
     /// Tasks that dial the node.
     pub tasks: Mutex<Vec<AbortHandle>>,
     last_error: Mutex<Option<String>>,
@@ -46,20 +47,47 @@ pub(super) struct Counts {
     pub links: AtomicU64,
 }
 
+/// State of the present link.
+#[derive(Clone, Copy, Default)]
+struct Link {
+    /// Each end of a link increases it, and closes all connections of the one before.
+    number: u64,
+    /// `true` if it is up: all of its connections are.
+    is_up: bool,
+}
+
 /// Connections of the present link.
 #[derive(Default)]
 struct Presence {
     process: u64,
-    up: u8,
-    is_told: bool,
+    connections: u8,
     is_removed: bool,
 }
 
 /// A connection's membership in a link.
 pub(super) struct Joined {
-    pub link: u64,
-    /// Changes when the link ends.
-    pub end: watch::Receiver<u64>,
+    number: u64,
+    link: watch::Receiver<Link>,
+}
+
+impl Joined {
+    /// Waits until the link has ended.
+    pub async fn end(&mut self) {
+        let number = self.number;
+        // The peer, which has the sender, is there.
+        drop(self.link.wait_for(|link| link.number != number).await);
+    }
+
+    /// Returns `true` if the link has not ended.
+    pub fn is_present(&self) -> bool {
+        self.link.borrow().number == self.number
+    }
+
+    /// Waits until the link is up, or has ended.
+    pub async fn up(&mut self) {
+        let number = self.number;
+        drop(self.link.wait_for(|link| link.is_up || link.number != number).await);
+    }
 }
 
 impl Peer {
@@ -69,7 +97,8 @@ impl Peer {
             address: Mutex::new(address),
             queues: Lane::ALL.map(Queue::new),
             presence: Mutex::default(),
-            link: watch::channel(0).0,
+            link: watch::channel(Link::default()).0,
+            called: Lane::ALL.map(|_lane| Notify::new()),
             tasks: Mutex::default(),
             last_error: Mutex::default(),
             counts: Counts::default(),
@@ -90,49 +119,54 @@ impl Peer {
         if presence.is_removed {
             return Err(format!("node {} was removed from the cluster", self.node));
         }
-        if presence.up != 0 && presence.process != process {
+        if presence.connections != 0 && presence.process != process {
             return Err(format!(
                 "another process with the number of node {0} is connected: stop one of the two; \
                  each node needs its own data directory, which is never copied",
                 self.node
             ));
         }
-        let mut was_told = false;
-        if presence.up & bit != 0 {
-            // The other side has noticed earlier that the connection of before is broken.
-            was_told = self.end(&mut presence);
-        }
+        // The other side may have noticed earlier that the connection of before is broken.
+        let was_up = presence.connections & bit != 0 && self.end(&mut presence);
         presence.process = process;
-        presence.up |= bit;
-        let is_whole = presence.up == ALL;
-        if is_whole {
-            presence.is_told = true;
+        presence.connections |= bit;
+        let is_up = presence.connections == ALL;
+        if is_up {
             self.queues.iter().for_each(Queue::open);
+            self.link.send_modify(|link| link.is_up = true);
             self.counts.links.fetch_add(1, Ordering::Relaxed);
             *self.last_error.lock() = None;
         }
-        let joined = Joined { link: *self.link.borrow(), end: self.link.subscribe() };
+        let link = self.link.subscribe();
+        let number = link.borrow().number;
         drop(presence);
-        if was_told {
+        if was_up {
             receiver.disconnected(self.node);
         }
-        if is_whole {
+        if is_up {
             tracing::info!(node = self.node, "a node is connected");
             receiver.connected(self.node);
         }
-        Ok(joined)
+        if direction == Direction::In {
+            self.called[lane as usize].notify_one();
+        }
+        Ok(Joined { number, link })
     }
 
-    /// Ends a link, if it is the present one. Call it only on the transport's thread.
-    pub fn fall(&self, link: u64, why: &str, receiver: &dyn Receiver) {
+    /// Ends the link of a connection, if it is the present one. Call it only on the transport's thread.
+    pub fn fall(&self, joined: &Joined, why: &str, receiver: &dyn Receiver) {
+        self.fall_from(joined.number, why, receiver);
+    }
+
+    fn fall_from(&self, number: u64, why: &str, receiver: &dyn Receiver) {
         let mut presence = self.presence.lock();
-        if *self.link.borrow() != link {
+        if self.link.borrow().number != number {
             return;
         }
         *self.last_error.lock() = Some(why.to_owned());
-        let was_told = self.end(&mut presence);
+        let was_up = self.end(&mut presence);
         drop(presence);
-        if was_told {
+        if was_up {
             tracing::warn!(node = self.node, why, "a node is disconnected");
             receiver.disconnected(self.node);
         }
@@ -141,16 +175,16 @@ impl Peer {
     /// Ends the present link, and any later one if the node `is_removed`.
     pub fn reset(&self, why: &str, is_removed: bool, receiver: &dyn Receiver) {
         self.presence.lock().is_removed |= is_removed;
-        let link = *self.link.borrow();
-        self.fall(link, why, receiver);
+        let number = self.link.borrow().number;
+        self.fall_from(number, why, receiver);
     }
 
-    /// Returns `true` if the receiver has to be told.
+    /// Ends the present link; returns `true` if it was up.
     fn end(&self, presence: &mut Presence) -> bool {
         self.queues.iter().for_each(Queue::close);
-        self.link.send_modify(|link| *link += 1);
-        presence.up = 0;
-        std::mem::take(&mut presence.is_told)
+        presence.connections = 0;
+        let next = Link { number: self.link.borrow().number + 1, is_up: false };
+        self.link.send_replace(next).is_up
     }
 
     /// Queues a part, or drops it and counts that.
@@ -182,7 +216,7 @@ impl Peer {
         PeerStats {
             node: self.node,
             address: self.address.lock().clone(),
-            is_connected: self.presence.lock().is_told,
+            is_connected: self.link.borrow().is_up,
             queued_bytes: self.queues.iter().map(|queue| queue.bytes() as u64).sum(),
             sent_bytes: count(&self.counts.sent_bytes),
             received_bytes: count(&self.counts.received_bytes),

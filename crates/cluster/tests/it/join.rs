@@ -9,6 +9,7 @@ use bytes::Bytes;
 use cluster::identity::Identity;
 use cluster::join::{Answer, Granted, JOIN_BYTES_MAX, REDIRECTS_MAX, Request, TOKEN_PREFIX, Token};
 use cluster::link::{FRAME_HEAD_BYTES, Refusal};
+use cluster::transport::Links;
 use engine::{ErrorKind, Result};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -49,22 +50,12 @@ fn a_program_with_a_token_becomes_a_node() {
     founder.know(&[&second]);
     founder.wait_connected(2);
     second.wait_connected(1);
-    second.transport.send_to(1);
+    second.transport.send(1, beat(2, 1, 1));
     assert_eq!(founder.received(), [beat(2, 1, 1)]);
     let third = join(&second.token(), dir().path()).expect("admitted by the second one");
     assert_eq!(third.node(), 3);
     let token = Token::parse(&founder.token()).expect("a token");
     assert_eq!(token.check(&third, SystemTime::now(), &*founder.cluster), Ok(()));
-}
-
-trait SendTo {
-    fn send_to(&self, node: u64);
-}
-
-impl SendTo for cluster::transport::Transport {
-    fn send_to(&self, node: u64) {
-        cluster::transport::Links::send(self, node, beat(2, node, 1));
-    }
 }
 
 #[test]

@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use cluster::identity::Identity;
 use cluster::join::{Admission, Admits, Candidate, Deciding, Token, TokenId, UsedTokens};
 use cluster::link::{Block, Part, Purpose, Row};
-use cluster::transport::{OnStream, PeerStats, Receiver, Settings, Stream, Transport};
+use cluster::transport::{Links, OnStream, PeerStats, Receiver, Settings, Stream, Transport};
 use consensus::{Body, Entry, Kind, Message, NodeId, Position};
 use engine::shard::ShardId;
 use engine::{Error, ErrorKind, Result};
@@ -37,11 +37,20 @@ pub enum Event {
 
 /// Receiver that notes its calls, and waits in `received` while the gate is locked.
 pub struct Recorder {
+    node: NodeId,
     events: Mutex<mpsc::Sender<Event>>,
-    pub gate: Arc<Mutex<()>>,
+    gate: Arc<Mutex<()>>,
+    /// Sends a beat to each node that is connected, and answers beats.
+    talks: Arc<OnceLock<Weak<Transport>>>,
 }
 
 impl Recorder {
+    fn talk(&self, to: NodeId, kind: Kind) {
+        if let Some(transport) = self.talks.get().and_then(Weak::upgrade) {
+            transport.send(to, part(self.node, to, kind, Vec::new()));
+        }
+    }
+
     fn note(&self, event: Event) {
         // The test may be over.
         drop(self.events.lock().expect("no panic").send(event));
@@ -50,12 +59,18 @@ impl Recorder {
 
 impl Receiver for Recorder {
     fn received(&self, from: NodeId, parts: Vec<Part>) {
+        for part in &parts {
+            if let Kind::Beat { commit, sent, read } = part.message.kind {
+                self.talk(from, Kind::BeatAnswer { commit, sent, read });
+            }
+        }
         self.note(Event::Received(from, parts));
         drop(self.gate.lock().expect("no panic"));
     }
 
     fn connected(&self, node: NodeId) {
         self.note(Event::Connected(node));
+        self.talk(node, Kind::Beat { commit: 1, sent: 1, read: None });
     }
 
     fn disconnected(&self, node: NodeId) {
@@ -107,6 +122,7 @@ pub struct Node {
     pub gate: Arc<Mutex<()>>,
     pub streams: mpsc::Receiver<(Purpose, NodeId, Stream)>,
     pub cluster: Arc<Cluster>,
+    talks: Arc<OnceLock<Weak<Transport>>>,
 }
 
 impl Node {
@@ -124,16 +140,24 @@ impl Node {
         let on_stream: OnStream = Arc::new(move |purpose, node, stream| {
             drop(streams.lock().expect("no panic").send((purpose, node, stream)))
         });
+        let talks = Arc::new(OnceLock::new());
+        let recorder =
+            Recorder { node: identity.node(), events: Mutex::new(events), gate: gate.clone(), talks: talks.clone() };
         let settings = Settings {
             identity: identity.clone(),
             address: "127.0.0.1:0".parse().expect("an address"),
             program: PROGRAM.to_owned(),
-            receiver: Arc::new(Recorder { events: Mutex::new(events), gate: gate.clone() }),
+            receiver: Arc::new(recorder),
             on_stream,
             admits: cluster.clone(),
         };
         let transport = Transport::start(settings).expect("it starts");
-        Self { transport, identity, events: of_test, gate, streams: streams_of_test, cluster }
+        Self { transport, identity, events: of_test, gate, streams: streams_of_test, cluster, talks }
+    }
+
+    /// Lets the node send a beat to each node that is connected, and answer beats, in its calls.
+    pub fn talk(&self) {
+        self.talks.set(Arc::downgrade(&self.transport)).expect("once");
     }
 
     pub fn id(&self) -> NodeId {

@@ -204,6 +204,38 @@ fn a_broken_connection_is_noticed_by_both_within_100_ms_and_mended() {
     two.wait_connected(1);
 }
 
+/// Both sides may send as soon as they are called, though one of them is called earlier.
+#[test]
+fn what_is_sent_to_a_connected_node_is_received_and_answered() {
+    let all = Nodes::strangers(2);
+    let [one, two] = &all.nodes[..] else { unreachable!("two nodes") };
+    all.nodes.iter().for_each(Node::talk);
+    let relay = Relay::to(two.address());
+    one.transport.set_peers(vec![(2, relay.address.to_string())]).expect("an address");
+    two.know(&[one]);
+    for round in 0..25 {
+        for (node, other) in [(one, 2), (two, 1)] {
+            node.wait_connected(other);
+            let (mut beats, mut answers) = (0, 0);
+            while (beats, answers) != (1, 1) {
+                match node.events.recv_timeout(LIMIT).expect("an event in time") {
+                    Event::Received(_, parts) => parts.iter().for_each(|part| match &part.message.kind {
+                        Kind::Beat { .. } => beats += 1,
+                        _answer => answers += 1,
+                    }),
+                    event => panic!("{event:?} in round {round}"),
+                }
+            }
+        }
+        relay.cut();
+        // Nothing is received between the end of a link and the next one.
+        for (node, other) in [(one, 2), (two, 1)] {
+            assert_eq!(node.events.recv_timeout(LIMIT), Ok(Event::Disconnected(other)), "round {round}");
+        }
+    }
+    assert!(one.peer(2).links >= 25);
+}
+
 #[test]
 fn a_silent_node_is_missed_within_a_second_and_a_half() {
     let all = Nodes::connected(2);
