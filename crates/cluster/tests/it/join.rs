@@ -1,7 +1,9 @@
 //! Joining: a program with a good token becomes a node, and any other is refused in words.
 
+use std::io::Read;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
@@ -12,6 +14,8 @@ use cluster::link::{FRAME_HEAD_BYTES, Refusal};
 use cluster::transport::Links;
 use engine::{ErrorKind, Result};
 use proptest::prelude::*;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 
@@ -124,6 +128,36 @@ fn a_token_of_another_cluster_is_refused_by_the_program_and_by_the_node() {
     assert!(why.contains("not issued by this cluster"), "{why}");
 }
 
+/// The certificate of the authority is no secret: a server can show it beside its own.
+#[test]
+fn a_server_that_only_shows_the_authority_gets_no_token() {
+    let all = Nodes::strangers(1);
+    let authority = std::fs::read(all.dirs[0].path().join("cluster/ca.pem")).expect("a file");
+    let own = rcgen::generate_simple_self_signed(vec!["join.thalweg".to_owned()]).expect("a certificate");
+    let chain = vec![own.cert.der().clone(), CertificateDer::from_pem_slice(&authority).expect("a certificate")];
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("TLS 1.3")
+        .with_no_client_auth()
+        .with_single_cert(chain, PrivateKeyDer::try_from(own.signing_key.serialize_der()).expect("a key"))
+        .expect("an identity");
+    config.alpn_protocols = vec![b"thalweg-cluster".to_vec()];
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = listener.local_addr().expect("an address").to_string();
+    let expires = SystemTime::now() + Duration::from_secs(60);
+    let token = Token::issue(&all.nodes[0].identity, &address, expires).expect("a token").reveal();
+    let server = std::thread::spawn(move || {
+        let (socket, _) = listener.accept().expect("a connection");
+        let connection = rustls::ServerConnection::new(Arc::new(config)).expect("a server");
+        rustls::StreamOwned::new(connection, socket).read(&mut [0; 512]).map_err(|error| error.to_string())
+    });
+    let why = refused(&token);
+    assert!(why.contains("no node of the token's cluster"), "{why}");
+    let read = server.join().expect("no panic");
+    assert!(read.as_ref().is_err_and(|error| error.contains("alert")), "{read:?}");
+}
+
 #[test]
 fn a_directory_with_data_does_not_join() {
     let all = Nodes::strangers(1);
@@ -153,7 +187,7 @@ fn a_program_follows_to_the_leader() {
     let all = Nodes::strangers(2);
     let [leader, follower] = &all.nodes[..] else { unreachable!("two nodes") };
     // Each has its own state here, so the follower refers to the leader.
-    let alone = std::sync::Arc::new(crate::support::Cluster::default());
+    let alone = Arc::new(crate::support::Cluster::default());
     *alone.leader.lock().expect("no panic") = Some(leader.address().to_string());
     let follower = Node::start_as(follower.identity.clone(), alone.clone());
     let joined = join(&follower.token(), dir().path()).expect("admitted");

@@ -104,6 +104,8 @@ impl Admits for Cluster {
             if candidate.program == "old" {
                 return Err(Error::new(ErrorKind::Unsupported, "the program is too old: update it to 1.2"));
             }
+            // Others ask while a decision is committed.
+            tokio::time::sleep(Duration::from_millis(20)).await;
             self.used.lock().expect("no panic").insert(candidate.token);
             let mut nodes = self.nodes.lock().expect("no panic");
             let node = nodes.keys().max().map_or(2, |node| node + 1);

@@ -467,6 +467,13 @@ fn garbage_and_held_connections_harm_no_link() {
     // More than may be unknown at a time, and more than that.
     let held: Vec<_> =
         (0..HANDSHAKES_MAX + 44).map(|_| TcpStream::connect(one.address()).expect("connected")).collect();
+    // The oldest are closed for those beyond the limit, and do not wait for their time to pass.
+    for mut socket in &held[..40] {
+        socket.set_read_timeout(Some(Duration::from_secs(2))).expect("a socket");
+        let read = socket.read(&mut [0]);
+        let is_open = read.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        assert!(!is_open && !matches!(read, Ok(1..)), "{read:?}");
+    }
     let mut http = TcpStream::connect(one.address()).expect("connected");
     http.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").expect("sent");
     let mut answer = Vec::new();
