@@ -8,7 +8,7 @@ use broker::Broker;
 use futures_util::future::BoxFuture;
 use net::telemetry::Telemetry;
 use net::tls::Tls;
-use net::{Connections, Shutdown, Workers};
+use net::{Connections, Shutdown, Sockets, Workers};
 
 /// A door that is not open yet: the settings of one protocol. To add a door, add its folder with an implementation of
 /// this trait, a row to [`broker::Door`], and a row to the table of doors (`crates/thalweg/src/door_table.rs`), which
@@ -23,6 +23,8 @@ pub struct Opening<'s> {
     pub broker: Arc<Broker>,
     /// Threads that serve connections.
     pub workers: &'s Arc<Workers>,
+    /// Bound sockets of this door.
+    pub sockets: &'s Sockets,
     /// Limits of the connections of this door.
     pub connections: Arc<Connections>,
     pub shutdown: &'s Shutdown,

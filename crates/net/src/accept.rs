@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -25,12 +26,24 @@ pub struct Acceptor {
     reserve: Reserve,
 }
 
-/// Listening Unix socket, whose accept loop ends only with the process. The socket file is removed on drop.
+/// Listening Unix socket, whose accept loop ends only with the process. The socket file is removed with the last
+/// acceptor at it, unless the socket is one of [`Sockets`](crate::Sockets), which keep it.
 pub struct UnixAcceptor {
     listener: UnixListener,
-    path: PathBuf,
-    file: FileId,
+    file: Arc<SocketFile>,
     reserve: Reserve,
+}
+
+/// Bound Unix socket, which gives out acceptors.
+pub(crate) struct BoundUnix {
+    listener: std::os::unix::net::UnixListener,
+    file: Arc<SocketFile>,
+}
+
+/// File of a Unix socket, which is removed on drop.
+struct SocketFile {
+    path: PathBuf,
+    id: FileId,
 }
 
 /// Process at the other end of a Unix socket, as the system knew it when it connected.
@@ -41,6 +54,8 @@ pub struct UnixPeer {
 }
 
 impl UnixPeer {
+    /// The broker's own user, as far as another node of the cluster vouches for it.
+    pub(crate) const OWNER: Self = Self { uid: Some(Self::ROOT) };
     /// User id of root.
     const ROOT: u32 = 0;
     /// User id that Linux shows for users of another namespace: it stands for any of them.
@@ -60,8 +75,10 @@ pub struct Acceptors {
 }
 
 /// Connection that was accepted.
-pub(crate) enum Accepted {
+pub enum Accepted {
+    /// Connection of a TCP socket, with the address of its peer.
     Tcp(TcpStream, SocketAddr),
+    /// Connection of a Unix socket, with the process at its other end.
     Unix(UnixStream, UnixPeer),
 }
 
@@ -77,8 +94,8 @@ impl Acceptors {
         Self { unix: Some(unix), ..self }
     }
 
-    /// Returns the next connection of any of the sockets.
-    pub(crate) async fn accept(&mut self) -> Accepted {
+    /// Returns the next connection of any of the sockets. Errors are handled as in [`Acceptor::accept`].
+    pub async fn accept(&mut self) -> Accepted {
         let Self { tcp, unix } = self;
         let of_unix = async {
             match unix {
@@ -122,15 +139,12 @@ pub fn stats() -> &'static AcceptStats {
 impl Acceptor {
     /// Binds a TCP listener with `SO_REUSEADDR` and a backlog of 4096. An IPv6 wildcard address also accepts IPv4.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        if address.is_ipv6() {
-            socket.set_only_v6(false)?;
-        }
-        socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        Ok(Self { listener: TcpListener::from_std(socket.into())?, reserve: Reserve::open() })
+        Self::over(bind_tcp(address)?)
+    }
+
+    /// Accepts at a socket that is bound.
+    pub(crate) fn over(listener: std::net::TcpListener) -> io::Result<Self> {
+        Ok(Self { listener: TcpListener::from_std(listener)?, reserve: Reserve::open() })
     }
 
     /// Returns the bound address, with the actual port if port 0 was requested.
@@ -160,9 +174,22 @@ impl Acceptor {
     }
 }
 
-impl UnixAcceptor {
+/// Binds a TCP socket as [`Acceptor::bind`] does.
+pub(crate) fn bind_tcp(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+impl BoundUnix {
     /// Binds a Unix socket with the permissions `mode`. A stale socket file, which no process listens on, is replaced.
-    pub fn bind(path: &Path, mode: u32) -> io::Result<Self> {
+    pub(crate) fn bind(path: &Path, mode: u32) -> io::Result<Self> {
         remove_stale(path)?;
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
@@ -170,15 +197,27 @@ impl UnixAcceptor {
         // Nobody can connect before the socket listens, when it has its permissions.
         let listening = std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
             .and_then(|()| socket.listen(BACKLOG))
-            .and_then(|()| UnixListener::from_std(socket.into()))
-            .and_then(|listener| Ok((listener, file_at(path)?)));
-        let (listener, file) = listening.inspect_err(|_| drop(std::fs::remove_file(path)))?;
-        Ok(Self { listener, path: path.to_owned(), file, reserve: Reserve::open() })
+            .and_then(|()| file_at(path));
+        let id = listening.inspect_err(|_| drop(std::fs::remove_file(path)))?;
+        Ok(Self { listener: socket.into(), file: Arc::new(SocketFile { path: path.to_owned(), id }) })
+    }
+
+    /// Returns an acceptor at this socket. Connections that it does not accept wait for the next one.
+    pub(crate) fn acceptor(&self) -> io::Result<UnixAcceptor> {
+        let listener = UnixListener::from_std(self.listener.try_clone()?)?;
+        Ok(UnixAcceptor { listener, file: self.file.clone(), reserve: Reserve::open() })
+    }
+}
+
+impl UnixAcceptor {
+    /// Binds a Unix socket with the permissions `mode`. A stale socket file, which no process listens on, is replaced.
+    pub fn bind(path: &Path, mode: u32) -> io::Result<Self> {
+        BoundUnix::bind(path, mode)?.acceptor()
     }
 
     /// Returns the path of the socket file.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.file.path
     }
 
     /// Returns the next connection, with the process at its other end. Errors are handled as in [`Acceptor::accept`].
@@ -197,11 +236,11 @@ impl UnixAcceptor {
     }
 }
 
-impl Drop for UnixAcceptor {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         // Another process may have replaced the file with its own.
         let removed = match file_at(&self.path) {
-            Ok(file) if file != self.file => return,
+            Ok(id) if id != self.id => return,
             Ok(_) => std::fs::remove_file(&self.path),
             Err(error) => Err(error),
         };

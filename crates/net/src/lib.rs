@@ -16,6 +16,7 @@ pub mod http;
 // A connection's way in.
 pub mod listen;
 pub mod accept;
+mod sockets;
 pub mod limits;
 pub mod tls;
 pub mod quic;
@@ -33,10 +34,11 @@ pub mod wheel;
 pub mod shutdown;
 pub mod telemetry;
 
-pub use accept::{Acceptor, Acceptors, UnixAcceptor, UnixPeer};
+pub use accept::{Accepted, Acceptor, Acceptors, UnixAcceptor, UnixPeer};
 pub use limits::{ConnectionLimits, ConnectionPermit, Connections};
 pub use listen::{Address, Listener, Plaintext, UnixSocket};
 pub use outbox::Outbox;
 pub use service::{Server, Service, ServiceSettings};
 pub use shutdown::{Drain, Shutdown};
+pub use sockets::{Ports, Sockets};
 pub use workers::Workers;

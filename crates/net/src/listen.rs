@@ -10,8 +10,8 @@ use rustls::ServerConfig;
 use tokio_rustls::TlsAcceptor;
 
 use crate::Workers;
-use crate::accept::{Acceptor, UnixAcceptor};
-use crate::quic::{self, Windows};
+use crate::accept::{Acceptor, BoundUnix, UnixAcceptor};
+use crate::quic::{QuicSocket, Windows};
 
 /// Peers that may connect without TLS. If a listener has a certificate, the first byte distinguishes TLS from
 /// plaintext.
@@ -56,9 +56,15 @@ pub struct UnixSocket {
 
 impl UnixSocket {
     /// Binds the socket. A stale socket file, which no process listens on, is replaced. The error names the path.
-    pub fn bind(&self) -> io::Result<UnixAcceptor> {
-        UnixAcceptor::bind(&self.path, self.mode)
+    pub(crate) fn bind(&self) -> io::Result<BoundUnix> {
+        BoundUnix::bind(&self.path, self.mode)
             .map_err(|error| io::Error::other(format!("the Unix socket {}: {error}", self.path.display())))
+    }
+}
+
+impl From<Acceptor> for Listener {
+    fn from(acceptor: Acceptor) -> Self {
+        Self(Kind::Tcp { acceptor, tls: None })
     }
 }
 
@@ -100,7 +106,7 @@ impl fmt::Display for Address {
 impl Listener {
     /// Binds a TCP listener without TLS. Port 0 selects a free port.
     pub fn tcp(address: SocketAddr) -> io::Result<Self> {
-        Ok(Self(Kind::Tcp { acceptor: Acceptor::bind(address)?, tls: None }))
+        Ok(Acceptor::bind(address)?.into())
     }
 
     /// Adds TLS to a TCP listener; peers that `plaintext` allows may still connect without it. Other listeners are
@@ -135,14 +141,22 @@ impl Listener {
         endpoints: usize,
         workers: &Workers,
     ) -> io::Result<Self> {
-        let mut bound: Vec<quinn::Endpoint> = Vec::new();
-        for i in 0..endpoints.max(1) {
+        Self::quic_over(&QuicSocket::bind(address, endpoints.max(1))?, config, windows, workers)
+    }
+
+    /// Creates an endpoint over each of these sockets, each a task of one worker.
+    pub(crate) fn quic_over(
+        sockets: &[QuicSocket],
+        config: quinn::ServerConfig,
+        windows: Windows,
+        workers: &Workers,
+    ) -> io::Result<Self> {
+        let endpoint = |(i, socket): (usize, &QuicSocket)| {
             let _runtime = workers.handle(i).enter();
-            // The first endpoint finds a free port; the others share it.
-            let address = bound.first().map_or(Ok(address), quinn::Endpoint::local_addr)?;
-            bound.push(quic::bind_server(address, config.clone(), endpoints > 1)?);
-        }
-        Ok(Self(Kind::Quic { endpoints: bound, config, windows }))
+            socket.endpoint(config.clone())
+        };
+        let endpoints = sockets.iter().enumerate().map(endpoint).collect::<io::Result<_>>()?;
+        Ok(Self(Kind::Quic { endpoints, config, windows }))
     }
 
     /// Returns the bound address, with the actual port if port 0 was requested.

@@ -1,11 +1,19 @@
 //! QUIC endpoints, with transport settings for this machine's loopback interface and for a network.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quinn::{AckFrequencyConfig, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use parking_lot::Mutex;
+use quinn::udp::{RecvMeta, Transmit};
+use quinn::{
+    AckFrequencyConfig, AsyncUdpSocket, EndpointConfig, IdleTimeout, Runtime, ServerConfig, TokioRuntime,
+    TransportConfig, UdpPoller, VarInt,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Requested size of socket buffers; the kernel may grant less.
@@ -110,4 +118,83 @@ pub fn bind_socket(address: SocketAddr, is_shared: bool) -> io::Result<UdpSocket
     }
     socket.bind(&address.into())?;
     Ok(socket.into())
+}
+
+/// Bound UDP socket of a server, over which one endpoint after the other serves.
+pub(crate) struct QuicSocket {
+    socket: UdpSocket,
+    /// Endpoint that receives.
+    current: Mutex<Option<Arc<OneEndpoint>>>,
+}
+
+impl QuicSocket {
+    /// Binds this number of sockets at one address; the kernel distributes connections over them.
+    pub(crate) fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<Self>> {
+        let mut bound: Vec<Self> = Vec::new();
+        for _ in 0..count {
+            // The first socket finds a free port; the others share it.
+            let address = bound.first().map_or(Ok(address), |first| first.socket.local_addr())?;
+            bound.push(Self { socket: bind_socket(address, count > 1)?, current: Mutex::default() });
+        }
+        Ok(bound)
+    }
+
+    /// Creates an endpoint, which receives everything from now on. Must be called on the runtime that will drive it.
+    ///
+    /// Connections of an earlier endpoint may need some time until they have ended, and its task as long. It receives
+    /// nothing any more: it would take packets of the new endpoint's clients.
+    pub(crate) fn endpoint(&self, config: ServerConfig) -> io::Result<quinn::Endpoint> {
+        let runtime = Arc::new(TokioRuntime);
+        let inner = runtime.wrap_udp_socket(self.socket.try_clone()?)?;
+        let socket = Arc::new(OneEndpoint { inner, is_replaced: AtomicBool::new(false) });
+        if let Some(earlier) = self.current.lock().replace(socket.clone()) {
+            earlier.is_replaced.store(true, Ordering::Relaxed);
+        }
+        quinn::Endpoint::new_with_abstract_socket(endpoint_config()?, Some(config), socket, runtime)
+    }
+}
+
+/// UDP socket from the point of view of one endpoint, which receives until the next one does.
+#[derive(Debug)]
+struct OneEndpoint {
+    inner: Arc<dyn AsyncUdpSocket>,
+    is_replaced: AtomicBool,
+}
+
+impl AsyncUdpSocket for OneEndpoint {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        self.inner.clone().create_io_poller()
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        self.inner.try_send(transmit)
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        if self.is_replaced.load(Ordering::Relaxed) {
+            return Poll::Pending;
+        }
+        self.inner.poll_recv(cx, bufs, meta)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        self.inner.max_transmit_segments()
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.inner.max_receive_segments()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.inner.may_fragment()
+    }
 }

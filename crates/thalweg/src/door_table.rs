@@ -1,7 +1,6 @@
 //! The table of doors: how each one is configured and opened. To add a door, add its folder to the crate `doors`, a row
 //! to [`broker::Door`], and a row here. Its keys are in `config/keys.rs`.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +56,6 @@ pub(crate) fn row(door: Door) -> &'static Row {
 
 /// Settings that every door gets.
 pub(crate) struct Common {
-    address: SocketAddr,
     tls: Option<Arc<Tls>>,
     hello_timeout: Duration,
     allow_plain: bool,
@@ -65,9 +63,8 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    pub(crate) fn new(config: &Config, address: SocketAddr, tls: Option<Arc<Tls>>) -> Self {
+    pub(crate) fn new(config: &Config, tls: Option<Arc<Tls>>) -> Self {
         Self {
-            address,
             tls,
             hello_timeout: config.millis("hello_timeout_ms"),
             allow_plain: config.bool("insecure"),
@@ -77,12 +74,12 @@ impl Common {
 
     /// Returns settings with which the keys of a door are checked, and no door is opened.
     pub(crate) fn to_check(config: &Config) -> Self {
-        Self::new(config, (Ipv4Addr::LOCALHOST, 0).into(), None)
+        Self::new(config, None)
     }
 }
 
 fn native(config: &Config, common: Common) -> Closed {
-    let Common { address, hello_timeout, allow_plain, is_login_required, .. } = common;
+    let Common { hello_timeout, allow_plain, is_login_required, .. } = common;
     let windows = Windows {
         connection_receive: PUBLISH_CONNECTION_WINDOW,
         stream_receive: PUBLISH_STREAM_WINDOW,
@@ -91,20 +88,16 @@ fn native(config: &Config, common: Common) -> Closed {
         bidirectional_streams: config.size("pub_workers_per_conn") as u32 + 1,
         unidirectional_streams: 0,
     };
-    let quic_endpoints = config.quic_endpoints();
     Ok(Box::new(doors::native::Settings {
-        address,
-        unix: config.unix_socket(Door::Native),
         hello_timeout,
         allow_plain,
         is_login_required,
-        quic_endpoints,
         windows,
     }))
 }
 
 fn http(config: &Config, common: Common) -> Closed {
-    let Common { address, hello_timeout, allow_plain, is_login_required, tls } = common;
+    let Common { hello_timeout, allow_plain, is_login_required, tls } = common;
     let is_origin = |origin: &&str| {
         let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
         *origin == "*" || site.is_some_and(|site| !site.is_empty() && !site.contains(['/', ' ', '*']))
@@ -116,8 +109,6 @@ fn http(config: &Config, common: Common) -> Closed {
         )));
     }
     Ok(Box::new(doors::http::Settings {
-        address,
-        unix: config.unix_socket(Door::Http),
         header_timeout: hello_timeout,
         body_bytes_max: config.size("http_body_max_bytes"),
         allow_plain,
@@ -131,7 +122,7 @@ fn http(config: &Config, common: Common) -> Closed {
 }
 
 fn kafka(config: &Config, common: Common) -> Closed {
-    let Common { address, hello_timeout, allow_plain, is_login_required, .. } = common;
+    let Common { hello_timeout, allow_plain, is_login_required, .. } = common;
     let advertised = match config.text("kafka_advertised") {
         "" => None,
         written => {
@@ -145,18 +136,17 @@ fn kafka(config: &Config, common: Common) -> Closed {
             }
         }
     };
-    Ok(Box::new(doors::kafka::Settings { address, advertised, hello_timeout, allow_plain, is_login_required }))
+    Ok(Box::new(doors::kafka::Settings { advertised, hello_timeout, allow_plain, is_login_required }))
 }
 
 fn pubsub(config: &Config, common: Common) -> Closed {
-    let Common { address, hello_timeout, allow_plain, is_login_required, tls } = common;
+    let Common { hello_timeout, allow_plain, is_login_required, tls } = common;
     let project = config.text("pubsub_project").to_owned();
     if !doors::pubsub::is_project(&project) {
         return Err(ConfigError(format!("pubsub_project: '{project}' is not a project id")));
     }
     let push_allow = config.text("pubsub_push_allow").parse();
     Ok(Box::new(doors::pubsub::Settings {
-        address,
         header_timeout: hello_timeout,
         allow_plain,
         is_login_required,
@@ -169,13 +159,12 @@ fn pubsub(config: &Config, common: Common) -> Closed {
 }
 
 fn redis(config: &Config, common: Common) -> Closed {
-    let Common { address, hello_timeout, allow_plain, is_login_required, .. } = common;
+    let Common { hello_timeout, allow_plain, is_login_required, .. } = common;
     let is_durable = config.bool("redis_durable");
     if is_durable && config.data().is_none() && config.address(Door::Redis.key())?.is_some() {
         return Err(ConfigError("redis_durable needs a data directory; start with --data DIR".into()));
     }
     Ok(Box::new(doors::redis::Settings {
-        address,
         hello_timeout,
         allow_plain,
         is_login_required,
@@ -185,7 +174,7 @@ fn redis(config: &Config, common: Common) -> Closed {
 }
 
 fn sqs(config: &Config, common: Common) -> Closed {
-    let Common { address, hello_timeout, allow_plain, tls, .. } = common;
+    let Common { hello_timeout, allow_plain, tls, .. } = common;
     let account = config.text("sqs_account").to_owned();
     let region = config.text("sqs_region").to_owned();
     let url = config.text("sqs_url");
@@ -200,7 +189,6 @@ fn sqs(config: &Config, common: Common) -> Closed {
         return Err(ConfigError(format!("sqs_url: '{url}' is not a URL; write http://host:port")));
     }
     Ok(Box::new(doors::sqs::Settings {
-        address,
         account,
         region,
         url: Some(url.to_owned()).filter(|url| !url.is_empty()),

@@ -19,6 +19,7 @@ mod embedded;
 mod exchange;
 mod issuer;
 mod otlp;
+mod ports;
 
 /// Version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -12,7 +12,7 @@ use broker::{Broker, ClientCertificate, Door};
 use doors::{Opened, Opening};
 use net::telemetry::Telemetry;
 use net::tls::{ClientAuth, Identity, IdentitySource, Reloaded, Tls, TlsSettings};
-use net::{ConnectionLimits, Connections, Drain, Shutdown, Workers};
+use net::{ConnectionLimits, Connections, Drain, Shutdown, Sockets, Workers};
 use storage::journal::recover::Progress;
 use storage::{RealDisk, Store, StoreSettings, StoredTopic};
 
@@ -22,6 +22,7 @@ use crate::config::Config;
 use crate::door_table::{Common, row};
 use crate::issuer;
 use crate::otlp::{self, OtlpSettings};
+use crate::ports;
 
 /// Interval between checks of the certificate files. A check costs one system call per file.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(5);
@@ -74,6 +75,8 @@ pub struct Server {
     /// Broker that the doors share, for operations that clients do not offer.
     pub broker: Arc<Broker>,
     tls: Arc<Tls>,
+    /// Bound sockets of the open doors.
+    sockets: Vec<(Door, Sockets)>,
     shutdown: Shutdown,
     shutdown_timeout: Duration,
     workers: Arc<Workers>,
@@ -103,8 +106,15 @@ impl Server {
         config.definitions().create(&broker).await.map_err(io::Error::other)?;
         let tls = tls.await.map_err(io::Error::other)??;
         let shutdown_timeout = settings.shutdown_timeout;
-        let mut server =
-            Self { broker, tls, shutdown: Shutdown::default(), shutdown_timeout, workers, admin_token: None };
+        let mut server = Self {
+            broker,
+            tls,
+            sockets: ports::bind(config)?,
+            shutdown: Shutdown::default(),
+            shutdown_timeout,
+            workers,
+            admin_token: None,
+        };
         let every = if settings.client_auth.is_some() { CLIENT_CERTIFICATES_EVERY } else { CERTIFICATES_EVERY };
         tokio::spawn(server.tls.clone().watch(every, server.drain()));
         server.check_certificates();
@@ -139,41 +149,37 @@ impl Server {
         }
     }
 
-    /// Opens every door that is not off. One error names all the doors whose ports are in use.
+    /// Opens every door over its sockets. The doors know the addresses of all of them before the first one opens:
+    /// pushed messages must not reach any door.
     async fn open_doors(&self, config: &Config, settings: &ServerSettings) -> io::Result<()> {
-        let mut taken = Vec::new();
-        let mut doors = config.doors().map_err(io::Error::other)?;
-        // Pushed messages must not reach any other door, so the Pub/Sub door opens after the addresses of all others
-        // are known.
-        doors.sort_by_key(|(door, _)| *door == Door::Pubsub);
-        for (door, address) in doors {
-            match self.open_door(door, address, config, settings).await {
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => taken.push((door, address)),
-                opened => opened.map_err(|e| at(door.key(), address, &e))?,
-            }
+        for (door, sockets) in &self.sockets {
+            self.broker.doors().opened(*door, sockets.address());
         }
-        if taken.is_empty() { Ok(()) } else { Err(in_use(&taken)) }
+        for (door, sockets) in &self.sockets {
+            let opened = self.open_door(*door, sockets, config, settings).await;
+            opened.map_err(|error| ports::at(*door, sockets.address(), &error))?;
+        }
+        Ok(())
     }
 
-    /// Opens a door, and registers its address, so that the doors know each other.
     async fn open_door(
         &self,
         door: Door,
-        address: SocketAddr,
+        sockets: &Sockets,
         config: &Config,
         settings: &ServerSettings,
     ) -> io::Result<()> {
-        let common = Common::new(config, address, Some(self.tls.clone()));
+        let common = Common::new(config, Some(self.tls.clone()));
         let closed = (row(door).settings)(config, common).map_err(io::Error::other)?;
         let opened = closed.open(Opening {
             broker: self.broker.clone(),
             workers: &self.workers,
+            sockets,
             connections: self.connections(door.key(), settings),
             shutdown: &self.shutdown,
             tls: &self.tls,
         });
-        let Opened { address, telemetry } = opened.await?;
-        self.broker.doors().opened(door, address);
+        let Opened { telemetry, .. } = opened.await?;
         if let Some(telemetry) = telemetry {
             self.show(door.key(), telemetry);
         }
@@ -319,7 +325,9 @@ impl Server {
 
     /// Finishes requests in flight, within the deadline. Returns `false` if some were cut off, or if the broker did not
     /// stop cleanly.
-    pub async fn shut_down(self) -> bool {
+    pub async fn shut_down(mut self) -> bool {
+        // Each socket closes with its acceptor, and new clients are refused instead of left waiting.
+        self.sockets.clear();
         let ended = self.shutdown.run(self.shutdown_timeout).await;
         let broker = self.broker.clone();
         let stopped = tokio::task::spawn_blocking(move || broker.stop()).await;
@@ -393,28 +401,6 @@ fn tls(settings: &ServerSettings, addresses: impl Iterator<Item = SocketAddr>) -
     };
     let settings = TlsSettings { client_auth: settings.client_auth.clone(), ..source.into() };
     Tls::new(settings).map_err(wrap)
-}
-
-fn at(door: &str, address: SocketAddr, error: &io::Error) -> io::Error {
-    let hint = match error.kind() {
-        io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
-        _ => "",
-    };
-    io::Error::new(error.kind(), format!("cannot open the {door} door at {address}: {error}{hint}"))
-}
-
-/// Lists the ports in use, and how to move or turn off the door of each.
-fn in_use(taken: &[(Door, SocketAddr)]) -> io::Error {
-    let row = |(door, address): &(Door, SocketAddr)| {
-        let door = door.key();
-        format!("\n  {door:<7} {address:<21} move it with --{door} PORT, turn it off with --{door} off")
-    };
-    let rows: String = taken.iter().map(row).collect();
-    let ports = if taken.len() == 1 { "a port is" } else { "ports are" };
-    io::Error::new(
-        io::ErrorKind::AddrInUse,
-        format!("{ports} in use by another program (port 0 selects a free one):{rows}"),
-    )
 }
 
 /// Resources that the process uses now.

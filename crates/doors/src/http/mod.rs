@@ -16,7 +16,7 @@ mod stream;
 use crate::{Opened, Opening};
 use futures_util::future::BoxFuture;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -42,7 +42,7 @@ use net::http::{
     RequestBody, SecurityHeaders,
 };
 use net::tls::Tls;
-use net::{Acceptor, Acceptors, Connections, Drain, UnixSocket};
+use net::{Connections, Drain, Sockets};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
@@ -73,9 +73,6 @@ const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Settings of the HTTP door.
 pub struct Settings {
-    pub address: SocketAddr,
-    /// Unix socket on which the door listens as well.
-    pub unix: Option<UnixSocket>,
     /// Maximum time in which a connection must send the headers of a request, and maximum time between requests.
     pub header_timeout: Duration,
     /// Maximum size of one body, and of one frame of a WebSocket.
@@ -99,8 +96,6 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            address: (Ipv4Addr::LOCALHOST, 0).into(),
-            unix: None,
             header_timeout: Duration::from_secs(5),
             body_bytes_max: 4 << 20,
             allow_plain: false,
@@ -115,7 +110,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn runtime(&self, doors: &Arc<Doors>, ledger: Ledger) -> HttpSettings {
+    fn runtime(&self, address: SocketAddr, doors: &Arc<Doors>, ledger: Ledger) -> HttpSettings {
         HttpSettings {
             ledger,
             header_timeout: self.header_timeout,
@@ -125,7 +120,7 @@ impl Settings {
             // Probes are still answered while connections end.
             answers_while_draining: true,
             hosts: self.hosts.clone(),
-            is_local: self.address.ip().is_loopback(),
+            is_local: address.ip().is_loopback(),
             origins: Some(self.cors_origins.clone()),
             uri_bytes_max: URI_BYTES_MAX,
             header_bytes_max: HEADER_BYTES_MAX,
@@ -616,29 +611,24 @@ fn charged_change(mut answer: Response, answers: &Answers, address: Option<IpAdd
 
 impl crate::Door for Settings {
     fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>> {
-        let Opening { broker, connections, shutdown, .. } = opening;
+        let Opening { broker, sockets, connections, shutdown, .. } = opening;
         Box::pin(async move {
-            let address = open(&self, broker, connections, shutdown.drain()).await?;
-            Ok(Opened { address, telemetry: None })
+            open(&self, broker, sockets, connections, shutdown.drain())?;
+            Ok(Opened { address: sockets.address(), telemetry: None })
         })
     }
 }
 
-async fn open(
+fn open(
     settings: &Settings,
     broker: Arc<Broker>,
+    sockets: &Sockets,
     limit: Arc<Connections>,
     drain: Drain,
-) -> io::Result<SocketAddr> {
-    let unix = settings.unix.as_ref().map(UnixSocket::bind).transpose()?;
-    let acceptor = Acceptor::bind(settings.address)?;
-    let address = acceptor.local_addr()?;
-    let mut acceptors = Acceptors::from(acceptor);
-    if let Some(unix) = unix {
-        acceptors = acceptors.with_unix(unix);
-    }
+) -> io::Result<()> {
+    let acceptors = sockets.acceptors()?;
     let newcomers = throttle::newcomers(&broker, broker::Door::Http);
-    let runtime = HttpSettings { newcomers, ..settings.runtime(broker.doors(), ledger::of_answers(&broker)) };
+    let runtime = HttpSettings { newcomers, ..settings.runtime(sockets.address(), broker.doors(), ledger::of_answers(&broker)) };
     let http = Http::new(settings, broker);
     let router = router(http.clone());
     let answers = http.broker.answers().clone();
@@ -653,5 +643,5 @@ async fn open(
     let server = HttpServer::new(runtime, settings.tls.as_deref(), limit, service)?;
     http.register(server.stats());
     tokio::spawn(server.serve(acceptors, drain));
-    Ok(address)
+    Ok(())
 }

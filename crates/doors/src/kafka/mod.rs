@@ -28,13 +28,12 @@ mod write;
 use crate::{Opened, Opening};
 use futures_util::future::BoxFuture;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use broker::metrics::{Collect, Exposition};
 use net::service::Timeouts;
-use net::{Address, Listener, Plaintext, Server, Service, ServiceSettings};
+use net::{Plaintext, Server, Service, ServiceSettings};
 
 pub(crate) use access::permissions;
 pub use codec::check_request;
@@ -62,7 +61,6 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(3660);
 
 /// Settings of the door.
 pub struct Settings {
-    pub address: SocketAddr,
     /// Address that is advertised to clients; `None`: the address that they connected to.
     pub advertised: Option<(String, u16)>,
     /// Maximum time of a connection for its handshake, its login and its first request.
@@ -80,7 +78,7 @@ impl crate::Door for Settings {
 }
 
 fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
-    let Opening { broker, workers, connections, shutdown, tls } = opening;
+    let Opening { broker, workers, sockets, connections, shutdown, tls } = opening;
     let service_settings = ServiceSettings {
         requests_per_connection_max: REQUESTS_PER_CONNECTION_MAX,
         frame_bytes_max: LENGTH_BYTES + FRAME_BYTES_MAX,
@@ -114,9 +112,6 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
     let telemetry = service.telemetry.clone();
     let server = Server::start(service, workers, connections, shutdown);
     let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };
-    let listener = Listener::tcp(settings.address)?.with_tls(tls.server_config(&[])?, plaintext);
-    match server.listen(listener)? {
-        Address::Tcp(address) => Ok(Opened { address, telemetry: Some(telemetry) }),
-        _ => Err(io::Error::other("the listener has no TCP address")),
-    }
+    server.listen(sockets.tcp()?.with_tls(tls.server_config(&[])?, plaintext))?;
+    Ok(Opened { address: sockets.address(), telemetry: Some(telemetry) })
 }

@@ -28,7 +28,7 @@ use crate::{Opened, Opening};
 use futures_util::future::BoxFuture;
 use std::convert::Infallible;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ use net::http::{
     SecurityHeaders,
 };
 use net::tls::Tls;
-use net::{Acceptor, Connections, Drain};
+use net::{Connections, Drain, Sockets};
 use tokio::time::Instant;
 
 pub(crate) use access::permissions;
@@ -80,7 +80,6 @@ const OPEN: [&str; 2] = ["/", CERTS];
 
 /// Settings of the door.
 pub struct Settings {
-    pub address: SocketAddr,
     /// Maximum time of a connection for the head of a request.
     pub header_timeout: Duration,
     /// `true` if clients on other machines may connect without TLS.
@@ -100,7 +99,6 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            address: (Ipv4Addr::LOCALHOST, 0).into(),
             header_timeout: Duration::from_secs(5),
             allow_plain: false,
             is_login_required: false,
@@ -113,7 +111,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn runtime(&self, doors: &Arc<Doors>, ledger: Ledger) -> HttpSettings {
+    fn runtime(&self, address: SocketAddr, doors: &Arc<Doors>, ledger: Ledger) -> HttpSettings {
         HttpSettings {
             ledger,
             header_timeout: self.header_timeout,
@@ -121,7 +119,7 @@ impl Settings {
             write_timeout: WRITE_TIMEOUT,
             drain_timeout: CLOSE_WAIT_MAX,
             hosts: self.hosts.clone(),
-            is_local: self.address.ip().is_loopback(),
+            is_local: address.ip().is_loopback(),
             body_bytes_max: BODY_BYTES_MAX,
             http2_streams_max: STREAMS_MAX,
             security_headers: SecurityHeaders::ForData { https_only_s: None },
@@ -187,26 +185,24 @@ pub fn check_rest(method: Method, uri: &str, body: &[u8]) -> bool {
 
 impl crate::Door for Settings {
     fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>> {
-        let Opening { broker, connections, shutdown, .. } = opening;
+        let Opening { broker, sockets, connections, shutdown, .. } = opening;
         Box::pin(async move {
-            let address = open(&self, broker, connections, shutdown.drain()).await?;
-            Ok(Opened { address, telemetry: None })
+            open(&self, broker, sockets, connections, shutdown.drain())?;
+            Ok(Opened { address: sockets.address(), telemetry: None })
         })
     }
 }
 
-async fn open(
+fn open(
     settings: &Settings,
     broker: Arc<Broker>,
+    sockets: &Sockets,
     limit: Arc<Connections>,
     drain: Drain,
-) -> io::Result<SocketAddr> {
-    let acceptor = Acceptor::bind(settings.address)?;
-    let address = acceptor.local_addr()?;
+) -> io::Result<()> {
+    let acceptors = sockets.acceptors()?;
     let newcomers = throttle::newcomers(&broker, broker::Door::Pubsub);
-    let runtime = HttpSettings { newcomers, ..settings.runtime(broker.doors(), ledger::of_answers(&broker)) };
-    // Before the first push, which must not be sent to this door.
-    broker.doors().opened(broker::Door::Pubsub, address);
+    let runtime = HttpSettings { newcomers, ..settings.runtime(sockets.address(), broker.doors(), ledger::of_answers(&broker)) };
     let door = Door::new(
         broker,
         Names::new(settings.project.clone()),
@@ -225,8 +221,8 @@ async fn open(
     });
     let server = HttpServer::new(runtime, settings.tls.as_deref(), limit, service)?;
     register(&shown, server.stats());
-    tokio::spawn(server.serve(acceptor, drain));
-    Ok(address)
+    tokio::spawn(server.serve(acceptors, drain));
+    Ok(())
 }
 
 /// Registers the door's metrics with the broker.

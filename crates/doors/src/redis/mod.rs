@@ -26,14 +26,13 @@ mod writer;
 use crate::{Opened, Opening};
 use futures_util::future::BoxFuture;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::metrics::{Collect, Exposition};
 use engine::cache::CacheSettings;
 use net::service::Timeouts;
-use net::{Address, Listener, Plaintext, Server, Service, ServiceSettings};
+use net::{Plaintext, Server, Service, ServiceSettings};
 
 use channels::Channels;
 use clients::Clients;
@@ -64,7 +63,6 @@ const WAIT_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Settings of the Redis door.
 pub struct Settings {
-    pub address: SocketAddr,
     /// Maximum duration of the handshake, and of the login if one is required.
     pub hello_timeout: Duration,
     /// `true` if peers on other machines may connect without TLS.
@@ -84,7 +82,7 @@ impl crate::Door for Settings {
 }
 
 fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
-    let Opening { broker, workers, connections, shutdown, tls } = opening;
+    let Opening { broker, workers, sockets, connections, shutdown, tls } = opening;
     let first_frame = if settings.is_login_required { settings.hello_timeout } else { WAIT_MAX };
     let service_settings = ServiceSettings {
         frame_bytes_max: REQUEST_BYTES_MAX,
@@ -142,7 +140,7 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
         connections: connections.clone(),
         is_login_required: settings.is_login_required,
         began: Instant::now(),
-        port: settings.address.port(),
+        port: sockets.address().port(),
         is_durable: settings.is_durable,
         slices,
         transaction_time_max: settings.transaction_time_max,
@@ -152,9 +150,6 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
     stats.show(telemetry.clone());
     let server = Server::start(service, workers, connections, shutdown);
     let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };
-    let listener = Listener::tcp(settings.address)?.with_tls(tls.server_config(&[])?, plaintext);
-    match server.listen(listener)? {
-        Address::Tcp(address) => Ok(Opened { address, telemetry: Some(telemetry) }),
-        _ => Err(io::Error::other("the listener has no TCP address")),
-    }
+    server.listen(sockets.tcp()?.with_tls(tls.server_config(&[])?, plaintext))?;
+    Ok(Opened { address: sockets.address(), telemetry: Some(telemetry) })
 }

@@ -30,7 +30,7 @@ use std::borrow::Cow;
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -49,7 +49,7 @@ use net::http::{
     SecurityHeaders,
 };
 use net::tls::Tls;
-use net::{Acceptor, Connections, Drain};
+use net::{Connections, Drain, Sockets};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -86,7 +86,6 @@ const TRACE: &str = "x-amzn-trace-id";
 
 /// Settings of the SQS door.
 pub struct Settings {
-    pub address: SocketAddr,
     /// Account and region of requests that do not specify their own.
     pub account: String,
     pub region: String,
@@ -113,7 +112,6 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            address: (Ipv4Addr::LOCALHOST, 0).into(),
             account: "000000000000".to_owned(),
             region: "us-east-1".to_owned(),
             url: None,
@@ -132,16 +130,16 @@ impl Default for Settings {
 impl Settings {
     /// Returns the host names that are served. If they are restricted, they include the host of the URLs that the door
     /// returns, as these must lead back to it.
-    fn served_hosts(&self) -> Vec<String> {
+    fn served_hosts(&self, address: SocketAddr) -> Vec<String> {
         let mut hosts = self.hosts.clone();
         let own = self.url.as_deref().and_then(|url| url.split_once("://")).map(|(_, host)| host);
-        if self.address.ip().is_loopback() || !hosts.is_empty() {
+        if address.ip().is_loopback() || !hosts.is_empty() {
             hosts.extend(own.map(str::to_owned));
         }
         hosts
     }
 
-    fn runtime(&self, doors: &Arc<Doors>, ledger: Ledger) -> HttpSettings {
+    fn runtime(&self, address: SocketAddr, doors: &Arc<Doors>, ledger: Ledger) -> HttpSettings {
         HttpSettings {
             ledger,
             header_timeout: self.header_timeout,
@@ -152,8 +150,8 @@ impl Settings {
             uri_bytes_max: URI_BYTES_MAX,
             header_bytes_max: HEADER_BYTES_MAX,
             body_bytes_max: BODY_BYTES_MAX as u64,
-            hosts: self.served_hosts(),
-            is_local: self.address.ip().is_loopback(),
+            hosts: self.served_hosts(address),
+            is_local: address.ip().is_loopback(),
             trusted_proxies: self.trusted_proxies.clone(),
             security_headers: SecurityHeaders::None,
             access_log: self.access_log,
@@ -532,24 +530,24 @@ pub fn check_request(action: usize, is_query: bool, body: &[u8]) -> bool {
 
 impl crate::Door for Settings {
     fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>> {
-        let Opening { broker, connections, shutdown, .. } = opening;
+        let Opening { broker, sockets, connections, shutdown, .. } = opening;
         Box::pin(async move {
-            let address = open(*self, broker, connections, shutdown.drain()).await?;
-            Ok(Opened { address, telemetry: None })
+            open(*self, broker, sockets, connections, shutdown.drain())?;
+            Ok(Opened { address: sockets.address(), telemetry: None })
         })
     }
 }
 
-async fn open(
+fn open(
     settings: Settings,
     broker: Arc<Broker>,
+    sockets: &Sockets,
     limit: Arc<Connections>,
     drain: Drain,
-) -> io::Result<SocketAddr> {
-    let acceptor = Acceptor::bind(settings.address)?;
-    let address = acceptor.local_addr()?;
+) -> io::Result<()> {
+    let acceptors = sockets.acceptors()?;
     let newcomers = throttle::newcomers(&broker, broker::Door::Sqs);
-    let runtime = HttpSettings { newcomers, ..settings.runtime(broker.doors(), ledger::of_answers(&broker)) };
+    let runtime = HttpSettings { newcomers, ..settings.runtime(sockets.address(), broker.doors(), ledger::of_answers(&broker)) };
     let Settings { account, region, url, cooldown, auth, tls, .. } = settings;
     let auth = Arc::new(auth);
     let door = Arc::new(Door {
@@ -568,8 +566,8 @@ async fn open(
     });
     let server = HttpServer::new(runtime, tls.as_deref(), limit, service)?;
     door.register(server.stats());
-    tokio::spawn(server.serve(acceptor, drain));
-    Ok(address)
+    tokio::spawn(server.serve(acceptors, drain));
+    Ok(())
 }
 
 #[cfg(test)]

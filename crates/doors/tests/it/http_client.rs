@@ -16,7 +16,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::TokioIo;
 use net::tls::{Identity, IdentitySource, Tls};
-use net::{ConnectionLimits, Connections, Shutdown, Workers};
+use net::{ConnectionLimits, Connections, Shutdown, Sockets, Workers};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -37,7 +37,6 @@ pub struct Server {
 
 pub fn settings() -> Settings {
     Settings {
-        address: (Ipv4Addr::LOCALHOST, 0).into(),
         header_timeout: PATIENCE,
         body_bytes_max: 64 << 10,
         allow_plain: false,
@@ -58,15 +57,17 @@ pub async fn start_with(of_broker: broker::Settings, of_door: Settings, connecti
     let workers = Arc::new(Workers::start(1).expect("a thread"));
     let identity = Identity::self_signed(vec!["localhost".to_owned()]).expect("an identity");
     let tls = Arc::new(Tls::new(IdentitySource::Fixed(identity).into()).expect("TLS"));
+    let sockets = Sockets::bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("a free port");
     let opening = Opening {
         broker: broker.clone(),
         workers: &workers,
+        sockets: &sockets,
         connections: connections.clone(),
         shutdown: &shutdown,
         tls: &tls,
     };
     let opened = Box::new(of_door).open(opening).await;
-    Server { address: opened.expect("a free port").address, broker, connections, shutdown }
+    Server { address: opened.expect("open").address, broker, connections, shutdown }
 }
 
 pub struct Answer {

@@ -9,7 +9,7 @@ use doors::redis::{Settings, TRANSACTION_TIME_MAX};
 use doors::{Door, Opening};
 use engine::TopicSettings;
 use net::tls::{Identity, IdentitySource, Tls};
-use net::{ConnectionLimits, Connections, Shutdown, Workers};
+use net::{ConnectionLimits, Connections, Shutdown, Sockets, Workers};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
@@ -26,7 +26,6 @@ async fn start(transaction_time_max: Duration) -> Server {
     let identity = Identity::self_signed(vec!["localhost".to_owned()]).expect("an identity");
     let tls = Arc::new(Tls::new(IdentitySource::Fixed(identity).into()).expect("TLS"));
     let settings = Settings {
-        address: ([127, 0, 0, 1], 0).into(),
         hello_timeout: Duration::from_secs(30),
         allow_plain: true,
         is_login_required: false,
@@ -35,9 +34,17 @@ async fn start(transaction_time_max: Duration) -> Server {
     };
     let connections = Connections::new(ConnectionLimits::up_to(100));
     let shutdown = Shutdown::default();
-    let opening = Opening { broker: broker.clone(), workers: &workers, connections, shutdown: &shutdown, tls: &tls };
+    let sockets = Sockets::bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a free port");
+    let opening = Opening {
+        broker: broker.clone(),
+        workers: &workers,
+        sockets: &sockets,
+        connections,
+        shutdown: &shutdown,
+        tls: &tls,
+    };
     let opened = Box::new(settings).open(opening).await;
-    Server { address: opened.expect("a free port").address, broker, _workers: workers, _shutdown: shutdown }
+    Server { address: opened.expect("open").address, broker, _workers: workers, _shutdown: shutdown }
 }
 
 struct Redis(BufReader<TcpStream>);

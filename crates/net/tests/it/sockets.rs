@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use net::{Address, Listener};
+use net::{Address, Listener, Ports, Sockets, UnixSocket};
 
 use crate::harness::framed::call;
 use crate::harness::stand::patient;
@@ -119,6 +119,68 @@ async fn a_socket_is_removed_at_the_end_and_no_other() {
     let _other = UnixListener::bind(&path).expect("bound");
     drop(listener);
     assert!(UnixStream::connect(&path).is_ok(), "it is still reached");
+}
+
+/// Sockets with a listener of each kind.
+fn sockets(unix: &Path) -> Sockets {
+    let unix = UnixSocket { path: unix.to_owned(), mode: 0o600 };
+    let address = (Ipv4Addr::LOCALHOST, 0).into();
+    Sockets::bind(&Ports { address, unix: Some(unix), quic_sockets: 2 }).expect("bound")
+}
+
+#[tokio::test]
+async fn bound_sockets_outlive_the_services_over_them() {
+    let (_folder, path) = folder();
+    let sockets = sockets(&path);
+    for way in [Way::Tcp, Way::Tls, Way::Unix, Way::Quic] {
+        for round in 0..3 {
+            let fixture = Fixture::in_order(patient());
+            // The first connection arrives while no service is open.
+            let endpoint = match way {
+                Way::Tcp => Some(Endpoint::Tcp(sockets.address())),
+                Way::Unix => Some(Endpoint::Unix(path.clone())),
+                _ => None,
+            };
+            let early = endpoint.map(|endpoint| {
+                let mut early = endpoint.open();
+                early.write_all(&call(7, "echo early")).expect("sent");
+                early
+            });
+            fixture.listen_over(&sockets, way);
+            let mut peer = fixture.dial(way).await;
+            peer.assert_served().await;
+            if let Some(mut early) = early {
+                let mut answer = [0; 14];
+                let read = move || early.read_exact(&mut answer).map(|()| answer);
+                let answer = tokio::task::spawn_blocking(read).await.expect("no panic").expect("an answer");
+                assert_eq!(ServerFrame::take(&mut answer[..].into()), Some(ServerFrame::Answer(7, b"early".into())));
+            }
+            // One service ends with the connections of its clients, and the other at once.
+            let deadline = if round == 0 { PATIENCE } else { Duration::ZERO };
+            fixture.end(deadline).await;
+            assert_eq!(peer.reader.next_or_cut().await, None, "{way:?}");
+            assert!(path.exists(), "the socket is still bound");
+        }
+    }
+    drop(sockets);
+    assert!(!path.exists(), "the file is removed with the sockets");
+}
+
+#[tokio::test]
+async fn sockets_are_bound_all_or_none() {
+    let (_folder, path) = folder();
+    let taken = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let address = taken.local_addr().expect("an address");
+    let unix = UnixSocket { path: path.clone(), mode: 0o600 };
+    let ports = Ports { address, unix: Some(unix), quic_sockets: 1 };
+    let error = Sockets::bind(&ports).err().expect("the UDP port is taken");
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    assert!(!path.exists());
+    drop(taken);
+    let bound = Sockets::bind(&ports).expect("free");
+    assert_eq!(bound.address(), address);
+    let refused = Sockets::bind(&Ports { address: (Ipv4Addr::LOCALHOST, 0).into(), ..ports }).err().expect("taken");
+    assert!(refused.to_string().contains(path.to_str().expect("text")), "{refused}");
 }
 
 const CHILD_SOCKET: &str = "THALWEG_NET_TEST_SOCKET";

@@ -45,7 +45,6 @@ const UNKNOWN_TOPIC_ID: i16 = 100;
 
 async fn start() -> Server {
     super::start(Settings {
-        address: ([127, 0, 0, 1], 0).into(),
         advertised: None,
         hello_timeout: Duration::from_secs(30),
         allow_plain: true,

@@ -10,7 +10,7 @@ use broker::{Broker, ConfiguredUser, SecuritySettings};
 use doors::{Door, Opening};
 use engine::security::{TenantName, UserName};
 use net::tls::{Identity, IdentitySource, Tls};
-use net::{ConnectionLimits, Connections, Shutdown, Workers};
+use net::{ConnectionLimits, Connections, Shutdown, Sockets, Workers};
 
 /// Users, each with the same text as its password: one without a tenant, three of a tenant, and one of another.
 const USERS: [(&str, Option<&str>); 5] =
@@ -48,7 +48,15 @@ async fn start(door: impl Door) -> Server {
     let tls = Arc::new(Tls::new(IdentitySource::Fixed(identity).into()).expect("TLS"));
     let connections = Connections::new(ConnectionLimits::up_to(100));
     let shutdown = Shutdown::default();
-    let opening = Opening { broker: broker.clone(), workers: &workers, connections, shutdown: &shutdown, tls: &tls };
+    let sockets = Sockets::bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a free port");
+    let opening = Opening {
+        broker: broker.clone(),
+        workers: &workers,
+        sockets: &sockets,
+        connections,
+        shutdown: &shutdown,
+        tls: &tls,
+    };
     let opened = Box::new(door).open(opening).await;
-    Server { address: opened.expect("a free port").address, broker, _workers: workers, _shutdown: shutdown }
+    Server { address: opened.expect("open").address, broker, _workers: workers, _shutdown: shutdown }
 }

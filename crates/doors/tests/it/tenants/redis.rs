@@ -15,7 +15,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn start() -> Server {
     super::start(Settings {
-        address: ([127, 0, 0, 1], 0).into(),
         hello_timeout: Duration::from_secs(30),
         allow_plain: true,
         is_login_required: true,

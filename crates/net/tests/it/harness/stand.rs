@@ -11,7 +11,7 @@ use net::service::{Service, ServiceSettings, Timeouts};
 use net::shutdown::Ended;
 use net::telemetry::{Telemetry, Totals};
 use net::tls::{Tls, TlsSettings};
-use net::{Address, Listener, Plaintext, Server, Shutdown, Workers};
+use net::{Address, Listener, Plaintext, Server, Shutdown, Sockets, Workers};
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
 use tempfile::TempDir;
@@ -171,6 +171,23 @@ impl Fixture {
         let address = self.server.listen(listener.expect("bound")).expect("an address");
         addresses.push((way, address.clone()));
         address
+    }
+
+    /// Serves at sockets that are bound.
+    pub fn listen_over(&self, sockets: &Sockets, way: Way) {
+        let config = || self.tls.server_config(&[ALPN]).expect("a configuration");
+        let listener = match way {
+            Way::Tcp => sockets.tcp().expect("a listener"),
+            Way::Tls => sockets.tcp().expect("a listener").with_tls(config(), Plaintext::Refused),
+            Way::Unix => sockets.unix().expect("a listener").expect("a Unix socket"),
+            Way::Quic => {
+                let config = quic::server_config(config()).expect("a configuration");
+                sockets.quic(config, WINDOWS, &self.workers).expect("a listener").expect("UDP sockets")
+            }
+            Way::Pipe => panic!("a pipe has no socket"),
+        };
+        let address = self.server.listen(listener).expect("an address");
+        self.addresses.lock().push((way, address));
     }
 
     /// Opens another TLS listener; peers that `plaintext` allows may connect without TLS.
