@@ -17,6 +17,7 @@ pub mod http;
 pub mod listen;
 pub mod accept;
 mod sockets;
+mod forward;
 pub mod limits;
 pub mod tls;
 pub mod quic;
@@ -31,10 +32,13 @@ pub mod outbox;
 pub mod wheel;
 
 // The end, and what was counted.
+mod gate;
 pub mod shutdown;
 pub mod telemetry;
 
 pub use accept::{Accepted, Acceptor, Acceptors, UnixAcceptor, UnixPeer};
+pub use forward::{Forward, Forwarded, Pipe};
+pub use gate::Gate;
 pub use limits::{ConnectionLimits, ConnectionPermit, Connections};
 pub use listen::{Address, Listener, Plaintext, UnixSocket};
 pub use outbox::Outbox;

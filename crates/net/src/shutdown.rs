@@ -67,6 +67,19 @@ impl Shutdown {
         Stages(self.stage.subscribe())
     }
 
+    /// Cuts off all work now. [`Shutdown::run`] then waits only until it has ended.
+    pub fn abort(&self) {
+        self.raise(Stage::Aborting);
+    }
+
+    fn raise(&self, to: Stage) {
+        self.stage.send_if_modified(|stage| {
+            let is_later = *stage < to;
+            *stage = (*stage).max(to);
+            is_later
+        });
+    }
+
     /// Starts the drain, waits until all guards are dropped or the deadline has passed, and then cuts off the rest.
     pub async fn run(&self, deadline: Duration) -> Ended {
         let began = Instant::now();
@@ -76,12 +89,12 @@ impl Shutdown {
             deadline_ms = deadline.as_millis() as u64,
             "shutting down: no new connections are accepted"
         );
-        self.stage.send_replace(Stage::Draining);
+        self.raise(Stage::Draining);
         let is_drained = tokio::time::timeout(deadline, self.holders.closed()).await.is_ok();
         let aborted = if is_drained { 0 } else { self.holders.receiver_count() };
         if !is_drained {
             tracing::warn!(aborted, "shutting down: the deadline has passed, stopping unfinished work");
-            self.stage.send_replace(Stage::Aborting);
+            self.raise(Stage::Aborting);
             if tokio::time::timeout(ABORT_WAIT, self.holders.closed()).await.is_err() {
                 tracing::warn!(stuck = self.holders.receiver_count(), "shutting down: some work did not stop");
             }
@@ -136,6 +149,16 @@ impl Drain {
     /// Waits until remaining work is to be cut off, or the owner of the shutdown is dropped.
     pub async fn aborted(&mut self) {
         self.stages.aborted().await;
+    }
+
+    /// Waits until the shutdown has begun, or its owner is dropped; if `has_begun`, until remaining work is to be cut
+    /// off, which the owner has to request.
+    pub(crate) async fn next(&mut self, has_begun: bool) {
+        if !has_begun {
+            self.begun().await;
+        } else if self.stages.0.wait_for(|at| *at == Stage::Aborting).await.is_err() {
+            std::future::pending().await
+        }
     }
 
     /// Returns the result of `work`, or `None` if the shutdown begins first.

@@ -4,10 +4,10 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
+use crate::Workers;
 use crate::accept::{Acceptor, Acceptors, BoundUnix, bind_tcp};
 use crate::listen::{Listener, UnixSocket};
 use crate::quic::{QuicSocket, Windows};
-use crate::Workers;
 
 /// Maximum number of attempts to find a port that is free for both TCP and UDP, if the port is 0.
 const FREE_PORT_TRIES_MAX: usize = 10;

@@ -88,12 +88,7 @@ fn native(config: &Config, common: Common) -> Closed {
         bidirectional_streams: config.size("pub_workers_per_conn") as u32 + 1,
         unidirectional_streams: 0,
     };
-    Ok(Box::new(doors::native::Settings {
-        hello_timeout,
-        allow_plain,
-        is_login_required,
-        windows,
-    }))
+    Ok(Box::new(doors::native::Settings { hello_timeout, allow_plain, is_login_required, windows }))
 }
 
 fn http(config: &Config, common: Common) -> Closed {

@@ -48,7 +48,7 @@ impl Embedded {
         let broker = crate::server::start_broker(config, &workers)?;
         let connections = Connections::new(ConnectionLimits::up_to(server.connections_max));
         let shutdown = Shutdown::default();
-        let native = Native::start(broker.clone(), server.hello_timeout, false, &workers, connections, &shutdown);
+        let native = Native::start(broker.clone(), server.hello_timeout, false, &workers, connections, &shutdown, None);
         Ok(Self { broker, native: Arc::new(native), settings: config.client() })
     }
 

@@ -178,6 +178,7 @@ impl Server {
             connections: self.connections(door.key(), settings),
             shutdown: &self.shutdown,
             tls: &self.tls,
+            gate: None,
         });
         let Opened { telemetry, .. } = opened.await?;
         if let Some(telemetry) = telemetry {

@@ -42,7 +42,7 @@ use net::http::{
     RequestBody, SecurityHeaders,
 };
 use net::tls::Tls;
-use net::{Connections, Drain, Sockets};
+use net::{Connections, Drain, Forward, Gate as NetGate, Sockets};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
@@ -611,10 +611,10 @@ fn charged_change(mut answer: Response, answers: &Answers, address: Option<IpAdd
 
 impl crate::Door for Settings {
     fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>> {
-        let Opening { broker, sockets, connections, shutdown, .. } = opening;
+        let Opening { broker, sockets, connections, shutdown, gate, .. } = opening;
         Box::pin(async move {
-            open(&self, broker, sockets, connections, shutdown.drain())?;
-            Ok(Opened { address: sockets.address(), telemetry: None })
+            let forward = open(&self, broker, sockets, connections, shutdown.drain(), gate)?;
+            Ok(Opened { address: sockets.address(), telemetry: None, forward })
         })
     }
 }
@@ -625,10 +625,15 @@ fn open(
     sockets: &Sockets,
     limit: Arc<Connections>,
     drain: Drain,
-) -> io::Result<()> {
+    gate: Option<Arc<dyn NetGate>>,
+) -> io::Result<Forward> {
     let acceptors = sockets.acceptors()?;
     let newcomers = throttle::newcomers(&broker, broker::Door::Http);
-    let runtime = HttpSettings { newcomers, ..settings.runtime(sockets.address(), broker.doors(), ledger::of_answers(&broker)) };
+    let runtime = HttpSettings {
+        newcomers,
+        gate,
+        ..settings.runtime(sockets.address(), broker.doors(), ledger::of_answers(&broker))
+    };
     let http = Http::new(settings, broker);
     let router = router(http.clone());
     let answers = http.broker.answers().clone();
@@ -642,6 +647,7 @@ fn open(
     });
     let server = HttpServer::new(runtime, settings.tls.as_deref(), limit, service)?;
     http.register(server.stats());
+    let forward = server.forward();
     tokio::spawn(server.serve(acceptors, drain));
-    Ok(())
+    Ok(forward)
 }

@@ -78,7 +78,7 @@ impl crate::Door for Settings {
 }
 
 fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
-    let Opening { broker, workers, sockets, connections, shutdown, tls } = opening;
+    let Opening { broker, workers, sockets, connections, shutdown, tls, gate } = opening;
     let service_settings = ServiceSettings {
         requests_per_connection_max: REQUESTS_PER_CONNECTION_MAX,
         frame_bytes_max: LENGTH_BYTES + FRAME_BYTES_MAX,
@@ -108,10 +108,10 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
         shares,
         is_login_required: settings.is_login_required,
     };
-    let service = Service::new(protocol, handler, service_settings);
+    let service = Service::new(protocol, handler, service_settings).with_gate(gate);
     let telemetry = service.telemetry.clone();
     let server = Server::start(service, workers, connections, shutdown);
     let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };
-    server.listen(sockets.tcp()?.with_tls(tls.server_config(&[])?, plaintext))?;
-    Ok(Opened { address: sockets.address(), telemetry: Some(telemetry) })
+    let forward = server.serve_at(sockets, tls.server_config(&[])?, plaintext)?;
+    Ok(Opened { address: sockets.address(), telemetry: Some(telemetry), forward })
 }

@@ -24,7 +24,7 @@ use net::quic::{self, Windows};
 use net::service::Timeouts;
 use net::telemetry::Telemetry;
 use net::tls::Tls;
-use net::{Connections, Plaintext, Server, Service, ServiceSettings, Shutdown, Sockets, Workers};
+use net::{Connections, Forward, Gate, Plaintext, Server, Service, ServiceSettings, Shutdown, Sockets, Workers};
 use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES};
 
 pub(crate) use access::permissions;
@@ -61,12 +61,12 @@ pub struct Native {
 
 impl crate::Door for Settings {
     fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>> {
-        let Opening { broker, workers, sockets, connections, shutdown, tls } = opening;
+        let Opening { broker, workers, sockets, connections, shutdown, tls, gate } = opening;
         Box::pin(async move {
             let native =
-                Native::start(broker, self.hello_timeout, self.is_login_required, workers, connections, shutdown);
-            native.listen(&self, sockets, tls, workers)?;
-            Ok(Opened { address: sockets.address(), telemetry: Some(native.telemetry) })
+                Native::start(broker, self.hello_timeout, self.is_login_required, workers, connections, shutdown, gate);
+            let forward = native.listen(&self, sockets, tls, workers)?;
+            Ok(Opened { address: sockets.address(), telemetry: Some(native.telemetry), forward })
         })
     }
 }
@@ -80,6 +80,7 @@ impl Native {
         workers: &Arc<Workers>,
         connections: Arc<Connections>,
         shutdown: &Shutdown,
+        gate: Option<Arc<dyn Gate>>,
     ) -> Self {
         let settings = ServiceSettings {
             requests_per_connection_max: REQUESTS_PER_CONNECTION_MAX,
@@ -97,24 +98,20 @@ impl Native {
             },
             ..ServiceSettings::default()
         };
-        let service = Service::new(
-            NativeProtocol { doors: broker.doors().clone() },
-            NativeHandler { broker, is_login_required },
-            settings,
-        );
+        let protocol = NativeProtocol { doors: broker.doors().clone() };
+        let service = Service::new(protocol, NativeHandler { broker, is_login_required }, settings).with_gate(gate);
         let telemetry = service.telemetry.clone();
         Self { server: Server::start(service, workers, connections, shutdown), telemetry }
     }
 
-    /// Serves at all sockets: TCP, QUIC, and the Unix socket if there is one.
-    fn listen(&self, settings: &Settings, sockets: &Sockets, tls: &Tls, workers: &Workers) -> io::Result<()> {
+    /// Serves at all sockets: TCP, QUIC, and the Unix socket if there is one. Returns the function that serves forwarded
+    /// connections.
+    fn listen(&self, settings: &Settings, sockets: &Sockets, tls: &Tls, workers: &Workers) -> io::Result<Forward> {
         let tls = tls.server_config(&[wire::negotiate::ALPN])?;
-        let quic = sockets.quic(quic::server_config(tls.clone())?, settings.windows, workers)?;
         let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };
-        let tcp = sockets.tcp()?.with_tls(tls, plaintext);
-        for listener in [Some(tcp), quic, sockets.unix()?].into_iter().flatten() {
-            self.server.listen(listener)?;
+        if let Some(quic) = sockets.quic(quic::server_config(tls.clone())?, settings.windows, workers)? {
+            self.server.listen(quic)?;
         }
-        Ok(())
+        self.server.serve_at(sockets, tls, plaintext)
     }
 }

@@ -44,7 +44,7 @@ use net::http::{
     SecurityHeaders,
 };
 use net::tls::Tls;
-use net::{Connections, Drain, Sockets};
+use net::{Connections, Drain, Forward, Gate, Sockets};
 use tokio::time::Instant;
 
 pub(crate) use access::permissions;
@@ -185,10 +185,10 @@ pub fn check_rest(method: Method, uri: &str, body: &[u8]) -> bool {
 
 impl crate::Door for Settings {
     fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>> {
-        let Opening { broker, sockets, connections, shutdown, .. } = opening;
+        let Opening { broker, sockets, connections, shutdown, gate, .. } = opening;
         Box::pin(async move {
-            open(&self, broker, sockets, connections, shutdown.drain())?;
-            Ok(Opened { address: sockets.address(), telemetry: None })
+            let forward = open(&self, broker, sockets, connections, shutdown.drain(), gate)?;
+            Ok(Opened { address: sockets.address(), telemetry: None, forward })
         })
     }
 }
@@ -199,10 +199,15 @@ fn open(
     sockets: &Sockets,
     limit: Arc<Connections>,
     drain: Drain,
-) -> io::Result<()> {
+    gate: Option<Arc<dyn Gate>>,
+) -> io::Result<Forward> {
     let acceptors = sockets.acceptors()?;
     let newcomers = throttle::newcomers(&broker, broker::Door::Pubsub);
-    let runtime = HttpSettings { newcomers, ..settings.runtime(sockets.address(), broker.doors(), ledger::of_answers(&broker)) };
+    let runtime = HttpSettings {
+        newcomers,
+        gate,
+        ..settings.runtime(sockets.address(), broker.doors(), ledger::of_answers(&broker))
+    };
     let door = Door::new(
         broker,
         Names::new(settings.project.clone()),
@@ -221,8 +226,9 @@ fn open(
     });
     let server = HttpServer::new(runtime, settings.tls.as_deref(), limit, service)?;
     register(&shown, server.stats());
+    let forward = server.forward();
     tokio::spawn(server.serve(acceptors, drain));
-    Ok(())
+    Ok(forward)
 }
 
 /// Registers the door's metrics with the broker.

@@ -82,7 +82,7 @@ impl crate::Door for Settings {
 }
 
 fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
-    let Opening { broker, workers, sockets, connections, shutdown, tls } = opening;
+    let Opening { broker, workers, sockets, connections, shutdown, tls, gate } = opening;
     let first_frame = if settings.is_login_required { settings.hello_timeout } else { WAIT_MAX };
     let service_settings = ServiceSettings {
         frame_bytes_max: REQUEST_BYTES_MAX,
@@ -145,11 +145,11 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
         slices,
         transaction_time_max: settings.transaction_time_max,
     };
-    let service = Service::new(protocol, door, service_settings);
+    let service = Service::new(protocol, door, service_settings).with_gate(gate);
     let telemetry = service.telemetry.clone();
     stats.show(telemetry.clone());
     let server = Server::start(service, workers, connections, shutdown);
     let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };
-    server.listen(sockets.tcp()?.with_tls(tls.server_config(&[])?, plaintext))?;
-    Ok(Opened { address: sockets.address(), telemetry: Some(telemetry) })
+    let forward = server.serve_at(sockets, tls.server_config(&[])?, plaintext)?;
+    Ok(Opened { address: sockets.address(), telemetry: Some(telemetry), forward })
 }

@@ -49,7 +49,7 @@ use net::http::{
     SecurityHeaders,
 };
 use net::tls::Tls;
-use net::{Connections, Drain, Sockets};
+use net::{Connections, Drain, Forward, Gate, Sockets};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -530,10 +530,10 @@ pub fn check_request(action: usize, is_query: bool, body: &[u8]) -> bool {
 
 impl crate::Door for Settings {
     fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>> {
-        let Opening { broker, sockets, connections, shutdown, .. } = opening;
+        let Opening { broker, sockets, connections, shutdown, gate, .. } = opening;
         Box::pin(async move {
-            open(*self, broker, sockets, connections, shutdown.drain())?;
-            Ok(Opened { address: sockets.address(), telemetry: None })
+            let forward = open(*self, broker, sockets, connections, shutdown.drain(), gate)?;
+            Ok(Opened { address: sockets.address(), telemetry: None, forward })
         })
     }
 }
@@ -544,10 +544,15 @@ fn open(
     sockets: &Sockets,
     limit: Arc<Connections>,
     drain: Drain,
-) -> io::Result<()> {
+    gate: Option<Arc<dyn Gate>>,
+) -> io::Result<Forward> {
     let acceptors = sockets.acceptors()?;
     let newcomers = throttle::newcomers(&broker, broker::Door::Sqs);
-    let runtime = HttpSettings { newcomers, ..settings.runtime(sockets.address(), broker.doors(), ledger::of_answers(&broker)) };
+    let runtime = HttpSettings {
+        newcomers,
+        gate,
+        ..settings.runtime(sockets.address(), broker.doors(), ledger::of_answers(&broker))
+    };
     let Settings { account, region, url, cooldown, auth, tls, .. } = settings;
     let auth = Arc::new(auth);
     let door = Arc::new(Door {
@@ -566,8 +571,9 @@ fn open(
     });
     let server = HttpServer::new(runtime, tls.as_deref(), limit, service)?;
     door.register(server.stats());
+    let forward = server.forward();
     tokio::spawn(server.serve(acceptors, drain));
-    Ok(())
+    Ok(forward)
 }
 
 #[cfg(test)]

@@ -65,6 +65,7 @@ pub async fn start_with(of_broker: broker::Settings, of_door: Settings, connecti
         connections: connections.clone(),
         shutdown: &shutdown,
         tls: &tls,
+        gate: None,
     };
     let opened = Box::new(of_door).open(opening).await;
     Server { address: opened.expect("open").address, broker, connections, shutdown }

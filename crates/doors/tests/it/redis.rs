@@ -42,6 +42,7 @@ async fn start(transaction_time_max: Duration) -> Server {
         connections,
         shutdown: &shutdown,
         tls: &tls,
+        gate: None,
     };
     let opened = Box::new(settings).open(opening).await;
     Server { address: opened.expect("open").address, broker, _workers: workers, _shutdown: shutdown }

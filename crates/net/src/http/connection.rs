@@ -26,8 +26,9 @@ use super::refusal::{Reason, Refusal};
 use super::server::Shared;
 use super::stats::HttpStats;
 use super::wire::Wire;
+use crate::gate::expect_open;
 use crate::tls::PeerIdentity;
-use crate::{ConnectionPermit, Drain, UnixPeer};
+use crate::{ConnectionPermit, Drain, Gate, UnixPeer};
 
 /// First bytes of an HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -46,11 +47,18 @@ pub struct Connection {
     pub process: Option<UnixPeer>,
     pub(super) activity: Activity,
     pub(super) stats: Arc<HttpStats>,
-    is_listener_draining: Arc<AtomicBool>,
+    listener: Arc<Listening>,
     drain: Drain,
     _permit: ConnectionPermit,
     /// Value that the service keeps with the connection. It is dropped with it.
     pub attachment: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// State of a listener, from the point of view of its connections.
+#[derive(Default)]
+pub(super) struct Listening {
+    pub is_draining: AtomicBool,
+    pub gate: Option<Arc<dyn Gate>>,
 }
 
 impl Connection {
@@ -58,7 +66,7 @@ impl Connection {
         id: u64,
         peer: SocketAddr,
         stats: Arc<HttpStats>,
-        is_listener_draining: Arc<AtomicBool>,
+        listener: Arc<Listening>,
         drain: Drain,
         permit: ConnectionPermit,
     ) -> Self {
@@ -71,7 +79,7 @@ impl Connection {
             process: None,
             activity: Activity::default(),
             stats,
-            is_listener_draining,
+            listener,
             drain,
             _permit: permit,
             attachment: Mutex::default(),
@@ -81,7 +89,12 @@ impl Connection {
     /// Returns `true` if the listener is shutting down, so that no new work should begin. A connection that was
     /// accepted after that has a separate drain, which has not begun.
     pub fn is_listener_draining(&self) -> bool {
-        self.is_listener_draining.load(Ordering::Relaxed)
+        self.listener.is_draining.load(Ordering::Relaxed)
+    }
+
+    /// Fails if the service may no longer answer.
+    pub(super) fn expect_open(&self) -> io::Result<()> {
+        expect_open(self.listener.gate.as_ref())
     }
 
     /// Returns the guard that reports when the connection has to end.
@@ -219,7 +232,6 @@ where
 async fn drive<C: Serving>(mut http: Pin<&mut C>, connection: &Connection, timeouts: &Timeouts) -> End {
     let id = connection.id;
     let mut drain = connection.drain();
-    let mut begun = pin!(drain.begun());
     let mut phase = Phase::Open;
     let mut is_draining = false;
     loop {
@@ -231,7 +243,11 @@ async fn drive<C: Serving>(mut http: Pin<&mut C>, connection: &Connection, timeo
                 }
                 return End::Served;
             }
-            () = begun.as_mut(), if !is_draining => {
+            () = drain.next(is_draining) => {
+                if is_draining {
+                    tracing::debug!(connection = id, "the connection is cut off by the shutdown");
+                    return End::Cut;
+                }
                 is_draining = true;
                 phase = Phase::Closing { until: Some(Instant::now() + timeouts.drain) };
                 http.as_mut().close();
@@ -267,6 +283,9 @@ async fn drive<C: Serving>(mut http: Pin<&mut C>, connection: &Connection, timeo
 /// Sends the final answer to an HTTP/1 client, and reads what it still sends.
 async fn end_http1<S, T: AsyncRead + AsyncWrite + Unpin>(shared: &Shared<S>, wire: Wire<T>, end: End) {
     let connection = wire.connection.clone();
+    if connection.expect_open().is_err() {
+        return;
+    }
     let refusal = match (end, wire.refused()) {
         (End::Served, Some(StatusCode::URI_TOO_LONG)) => shared.policy.uri_too_long(),
         (End::Served, Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)) => shared.policy.headers_too_large(),

@@ -1,7 +1,7 @@
 //! Exchange: one request and its answer, from the received head to the last byte that is passed on.
 
-use std::convert::Infallible;
 use std::error::Error;
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -114,17 +114,19 @@ impl Drop for Exchange {
     }
 }
 
-/// Serves one request.
+/// Serves one request. Fails if the service may no longer answer.
 pub(super) async fn exchange<S, B>(
     shared: Arc<Shared<S>>,
     connection: Arc<Connection>,
     request: Request<Incoming>,
-) -> Result<Response<Answer<B>>, Infallible>
+) -> io::Result<Response<Answer<B>>>
 where
     S: Service<Request<RequestBody>, Response = Response<B>>,
     S::Error: Into<Box<dyn Error + Send + Sync>>,
     B: Body<Data = Bytes>,
 {
+    // An error closes the connection without an answer.
+    connection.expect_open()?;
     let mut exchange = Exchange::begin(connection.clone());
     let (mut head, incoming) = request.into_parts();
     // The peer of a Unix socket has no address that a setting could trust.

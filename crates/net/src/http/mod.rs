@@ -46,7 +46,7 @@ pub use stats::HttpStats;
 
 pub use crate::listen::Plaintext;
 use crate::tls::Tls;
-use crate::{Acceptor, Connections, Drain};
+use crate::{Acceptor, Connections, Drain, Gate};
 use activity::Timeouts;
 use policy::{Limits, Policy};
 
@@ -110,6 +110,8 @@ pub struct HttpSettings {
     pub ledger: Ledger,
     /// Check of the addresses of new connections.
     pub newcomers: Newcomers,
+    /// Gate, if the service may have to stop answering at any moment.
+    pub gate: Option<Arc<dyn Gate>>,
 }
 
 impl Default for HttpSettings {
@@ -140,6 +142,7 @@ impl Default for HttpSettings {
             refusal_body: plain_text,
             ledger: Ledger::default(),
             newcomers: Newcomers::default(),
+            gate: None,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +16,6 @@ use hyper::service::Service;
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -24,7 +23,7 @@ use tokio_rustls::server::TlsStream;
 use super::HttpSettings;
 use super::activity::Timeouts;
 use super::body::RequestBody;
-use super::connection::{Connection, Version, serve_http1, serve_http2, version};
+use super::connection::{Connection, Listening, Version, serve_http1, serve_http2, version};
 use super::forwarded::is_trusted;
 use super::policy::{Policy, is_for_this_machine};
 use super::rate::Rates;
@@ -32,12 +31,11 @@ use super::refusal::{Reason, Refusal};
 use super::stats::HttpStats;
 use super::wire::{LAST_WORDS, Wire, last_words};
 use crate::accept::{Accepted, Acceptors};
+use crate::forward::{Forward, Forwarded, Sniff, Sniffed, TLS_HANDSHAKE};
 use crate::limits::Cap;
 use crate::tls::{PeerIdentity, Tls, log_refused};
 use crate::{ConnectionPermit, Connections, Drain, Shutdown, UnixPeer};
 
-/// First byte of a TLS handshake; no request begins with it.
-const TLS_HANDSHAKE: u8 = 0x16;
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// Maximum bytes that an HTTP/1 connection buffers in each direction, if heads need no more.
 const HTTP1_BUFFER_BYTES: usize = 128 << 10;
@@ -78,7 +76,9 @@ pub(super) struct Shared<S> {
     connections: Arc<Connections>,
     refusals: Arc<Cap>,
     stats: Arc<HttpStats>,
-    is_draining: Arc<AtomicBool>,
+    listening: Arc<Listening>,
+    /// Shutdown of the connections.
+    running: Shutdown,
     connection_ids: AtomicU64,
 }
 
@@ -132,7 +132,8 @@ where
             connections,
             refusals: Cap::new(REFUSALS_MAX),
             stats: Arc::default(),
-            is_draining: Arc::default(),
+            listening: Arc::new(Listening { gate: settings.gate.clone(), ..Listening::default() }),
+            running: Shutdown::default(),
             connection_ids: AtomicU64::new(1),
             settings,
         })))
@@ -148,18 +149,18 @@ where
     pub async fn serve(self, acceptors: impl Into<Acceptors>, mut drain: Drain) {
         let shared = self.0;
         let mut acceptor = acceptors.into();
-        let connections = Shutdown::default();
         loop {
             tokio::select! {
-                accepted = acceptor.accept() => shared.take(accepted, connections.drain()),
-                () = drain.begun() => break,
+                accepted = acceptor.accept() => shared.take(accepted, shared.running.drain()),
+                () = drain.next(false) => break,
             }
         }
-        shared.is_draining.store(true, Ordering::Relaxed);
+        shared.listening.is_draining.store(true, Ordering::Relaxed);
         let mut acceptor = shared.settings.answers_while_draining.then_some(acceptor);
         // Connections that arrive now end when this function returns.
         let late = Shutdown::default();
-        let done = connections.run(shared.settings.drain_timeout + DRAIN_MARGIN);
+        let mut is_cut = false;
+        let done = shared.running.run(shared.settings.drain_timeout + DRAIN_MARGIN);
         tokio::pin!(done);
         loop {
             let accepted = async {
@@ -170,14 +171,33 @@ where
             };
             tokio::select! {
                 accepted = accepted => shared.take(accepted, late.drain()),
+                () = drain.next(true), if !is_cut => {
+                    is_cut = true;
+                    acceptor = None;
+                    shared.running.abort();
+                    late.abort();
+                }
                 are_done = &mut done => {
-                    if !are_done.is_clean() {
+                    if !are_done.is_clean() && !is_cut {
                         tracing::warn!("HTTP connections did not end in time");
                     }
                     return;
                 }
             }
         }
+    }
+
+    /// Returns the function that serves forwarded connections as the listener serves its own, until the drain begins.
+    /// Must be called on the runtime that is to serve them.
+    pub fn forward(&self) -> Forward {
+        let shared = Arc::downgrade(&self.0);
+        let runtime = tokio::runtime::Handle::current();
+        Arc::new(move |forwarded| {
+            if let Some(shared) = shared.upgrade() {
+                let _entered = runtime.enter();
+                shared.take_forwarded(forwarded);
+            }
+        })
     }
 
     /// Serves one stream that is not a TCP socket, such as a pipe in memory, without TLS.
@@ -215,7 +235,7 @@ where
 {
     fn connection(&self, peer: SocketAddr, drain: Drain, permit: ConnectionPermit) -> Connection {
         let id = self.connection_ids.fetch_add(1, Ordering::Relaxed);
-        Connection::new(id, peer, self.stats.clone(), self.is_draining.clone(), drain, permit)
+        Connection::new(id, peer, self.stats.clone(), self.listening.clone(), drain, permit)
     }
 
     /// Serves a new connection in a separate task once its protocol is known, or refuses it.
@@ -226,7 +246,21 @@ where
         }
     }
 
-    fn take_unix(self: &Arc<Self>, socket: UnixStream, process: UnixPeer, drain: Drain) {
+    fn take_forwarded(self: &Arc<Self>, Forwarded { stream, peer, owner, .. }: Forwarded) {
+        let drain = self.running.drain();
+        if drain.has_begun() {
+            tracing::debug!(%peer, "a forwarded connection comes too late");
+        } else if owner {
+            self.take_unix(stream, UnixPeer::OWNER, drain);
+        } else {
+            self.take_tcp(Sniffed::from(stream), peer, drain);
+        }
+    }
+
+    fn take_unix<T>(self: &Arc<Self>, socket: T, process: UnixPeer, drain: Drain)
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let shared = self.clone();
         let permit = match self.connections.admit(None) {
             Ok(permit) => permit,
@@ -246,7 +280,10 @@ where
         });
     }
 
-    fn take_tcp(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr, drain: Drain) {
+    fn take_tcp<T>(self: &Arc<Self>, socket: T, peer: SocketAddr, drain: Drain)
+    where
+        T: Sniff + AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let shared = self.clone();
         let is_plain_allowed = self.settings.plaintext.is_allowed(peer.ip());
         if !is_plain_allowed && self.tls.is_none() {
@@ -277,9 +314,12 @@ where
     }
 
     /// Detects the protocol of a connection, and passes it to a task that only serves that protocol.
-    async fn begin(self: Arc<Self>, socket: TcpStream, mut connection: Connection, is_plain_allowed: bool) {
+    async fn begin<T>(self: Arc<Self>, mut socket: T, mut connection: Connection, is_plain_allowed: bool)
+    where
+        T: Sniff + AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let first = match &self.tls {
-            Some(_) => self.in_time(&connection, is_tls(&socket)).await,
+            Some(_) => self.in_time(&connection, is_tls(&mut socket)).await,
             None => Some(Ok(false)),
         };
         match first {
@@ -301,11 +341,10 @@ where
         }
     }
 
-    async fn shake_hands(
-        &self,
-        socket: TcpStream,
-        connection: &mut Connection,
-    ) -> Option<(Version, Box<TlsStream<TcpStream>>)> {
+    async fn shake_hands<T>(&self, socket: T, connection: &mut Connection) -> Option<(Version, Box<TlsStream<T>>)>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
         let handshake = Box::pin(self.tls.as_ref()?.accept(socket));
         let stream = match self.in_time(connection, handshake).await {
             Some(Ok(stream)) => stream,
@@ -370,7 +409,7 @@ where
         }
     }
 
-    async fn refuse_plaintext(&self, socket: TcpStream, peer: SocketAddr) {
+    async fn refuse_plaintext(&self, socket: impl Sniff + AsyncRead + AsyncWrite + Send + Unpin, peer: SocketAddr) {
         tracing::warn!(%peer, "refused a connection without TLS");
         let message = match &self.tls {
             Some(_) => "this port requires TLS: use https://",
@@ -380,13 +419,13 @@ where
     }
 
     /// Sends a client the reason why it is not served, unless it speaks TLS or too many clients are being refused.
-    async fn refuse(&self, socket: TcpStream, refusal: Refusal) {
+    async fn refuse(&self, mut socket: impl Sniff + AsyncRead + AsyncWrite + Send + Unpin, refusal: Refusal) {
         self.stats.add_refused(refusal.reason);
         let Some(_permit) = self.refusals.acquire(1) else {
             return;
         };
         if self.tls.is_some() {
-            let first = tokio::time::timeout(LAST_WORDS, is_tls(&socket)).await;
+            let first = tokio::time::timeout(LAST_WORDS, is_tls(&mut socket)).await;
             if !matches!(first, Ok(Ok(false))) {
                 return;
             }
@@ -395,7 +434,7 @@ where
     }
 
     /// Sends a client of a Unix socket, which has no TLS, the reason why it is not served.
-    async fn refuse_unix(&self, socket: UnixStream, refusal: Refusal) {
+    async fn refuse_unix(&self, socket: impl AsyncRead + AsyncWrite + Send + Unpin, refusal: Refusal) {
         self.stats.add_refused(refusal.reason);
         if let Some(_permit) = self.refusals.acquire(1) {
             last_words(socket, &self.refusal_text(&refusal), LAST_WORDS).await;
@@ -408,10 +447,8 @@ fn too_many(refused: &impl std::fmt::Display) -> Refusal {
 }
 
 /// Returns `true` if the first byte begins a TLS handshake.
-async fn is_tls(socket: &TcpStream) -> io::Result<bool> {
-    let mut first = [0];
-    socket.peek(&mut first).await?;
-    Ok(first[0] == TLS_HANDSHAKE)
+async fn is_tls(socket: &mut impl Sniff) -> io::Result<bool> {
+    Ok(socket.first().await? == Some(TLS_HANDSHAKE))
 }
 
 /// Returns the maximum bytes of a head that are read.

@@ -111,6 +111,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
         }
         let n = buf.filled().len() - before;
         if n > 0 {
+            // Before anything of it is handled.
+            this.connection.expect_open()?;
             this.connection.stats.add_read(n);
             this.connection.activity.read();
         }
@@ -121,6 +123,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        // After the data of the answer was read, which was correct if the gate is still open.
+        this.connection.expect_open()?;
         if this.keep_back(bytes) {
             return Poll::Ready(Ok(bytes.len()));
         }
@@ -136,6 +140,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let offered = slices.iter().map(|slice| slice.len()).sum();
+        this.connection.expect_open()?;
         if this.keep_back(slices.first().map_or(&[], |slice| slice)) {
             return Poll::Ready(Ok(offered));
         }

@@ -32,6 +32,7 @@ pub use peer::{Peer, Transport};
 pub use protocol::{Decoded, Fault, FaultKind, Handler, Held, Never, Order, Protocol, Reply, Spent, Standing};
 pub use server::Server;
 
+use crate::Gate;
 use crate::limits::{Cap, Lease};
 use crate::telemetry::{Cells, Telemetry, TelemetrySettings};
 use crate::workers::Worker;
@@ -138,6 +139,7 @@ pub struct Service<P, H> {
     pub memory: Arc<Cap>,
     /// Counters of the service, over all workers.
     pub telemetry: Arc<Telemetry>,
+    gate: Option<Arc<dyn Gate>>,
 }
 
 impl<P: Protocol + Clone + Send + Sync, H: Handler<P> + Clone + Send + Sync> Service<P, H> {
@@ -151,7 +153,13 @@ impl<P: Protocol + Clone + Send + Sync, H: Handler<P> + Clone + Send + Sync> Ser
             bodies: Cap::new(settings.streamed_bodies_max),
             memory: Cap::with_block(settings.memory_bytes_max, MEMORY_BLOCK_BYTES),
             telemetry: Telemetry::new(settings.telemetry),
+            gate: None,
         }
+    }
+
+    /// Adds a gate, if there is one: the service may then have to stop answering at any moment.
+    pub fn with_gate(self, gate: Option<Arc<dyn Gate>>) -> Self {
+        Self { gate, ..self }
     }
 
     /// Creates the instance of the service for one worker.
@@ -172,6 +180,7 @@ impl<P: Protocol + Clone + Send + Sync, H: Handler<P> + Clone + Send + Sync> Ser
             bodies,
             memory,
             cells: self.telemetry.cells(),
+            gate: self.gate.clone(),
             counts_bytes: self.settings.telemetry.bytes,
             measures_durations: self.settings.telemetry.durations,
             phase: Cell::new(Phase::Serving),
@@ -190,6 +199,7 @@ struct Live<P, H> {
     bodies: Rc<Lease>,
     memory: Rc<Lease>,
     cells: Arc<Cells>,
+    gate: Option<Arc<dyn Gate>>,
     counts_bytes: bool,
     measures_durations: bool,
     phase: Cell<Phase>,

@@ -6,13 +6,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
+use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -23,6 +24,8 @@ use super::connection::Connection;
 use super::protocol::{Fault, FaultKind, Handler, Protocol};
 use super::transport::{Duplex, Plain, QuicStream, Stream, Transport as ByteStream};
 use super::{Live, Peer, Phase, Service, Transport};
+use crate::forward::{Forward, Forwarded, Pipe, Sniff, Sniffed, TLS_HANDSHAKE};
+use crate::gate::expect_open;
 use crate::limits::{ConnectionLimits, ConnectionPermit, Connections};
 use crate::listen::{Address, Kind, Listener, Plaintext, TlsOffer};
 use crate::outbox::Socket;
@@ -30,12 +33,10 @@ use crate::quic::{self, Windows};
 use crate::shutdown::Stages;
 use crate::tls::log_refused;
 use crate::workers::{Place, Places};
-use crate::{Drain, Outbox, Shutdown, UnixPeer, Workers};
+use crate::{Drain, Outbox, Shutdown, Sockets, UnixPeer, Workers};
 
 /// Part of the maximum number of connections from which on a QUIC peer has to prove its address first.
 const VALIDATE_FROM_PART: usize = 8;
-/// First byte of a TLS handshake.
-const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Service that runs on every worker until its drain begins. Cloning it is cheap.
 #[derive(Clone)]
@@ -57,6 +58,7 @@ enum Arrived {
     Tcp(std::net::TcpStream, SocketAddr, Option<TlsOffer>),
     Unix(std::os::unix::net::UnixStream, UnixPeer),
     Pipe(Box<dyn Pipe>),
+    Forwarded(Box<(Forwarded, TlsOffer)>),
     Endpoint(quinn::Endpoint, Box<QuicOffer>),
 }
 
@@ -67,11 +69,6 @@ struct QuicOffer {
     connections: Arc<Connections>,
     places: Places,
 }
-
-/// Byte stream in memory.
-pub trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Pipe for T {}
 
 /// Resources that a connection holds while it is open.
 struct Hold {
@@ -99,8 +96,8 @@ impl Server {
             let stages = shutdown.stages();
             workers.run(worker, move |worker| {
                 let live = Rc::new(service.live(worker));
-                spawn_local(live.clone().watch(stages));
-                spawn_local(live.serve_all(queue));
+                spawn_local(Live::watch(Rc::downgrade(&live), stages.clone()));
+                spawn_local(live.serve_all(queue, stages));
             });
             arrivals
         });
@@ -155,6 +152,27 @@ impl Server {
         Ok(address)
     }
 
+    /// Serves at the TCP socket, with TLS and for peers that `plaintext` allows also without, and at the Unix socket if
+    /// there is one. Returns the function that serves forwarded connections in the same way.
+    pub fn serve_at(&self, sockets: &Sockets, tls: Arc<ServerConfig>, plaintext: Plaintext) -> io::Result<Forward> {
+        self.listen(sockets.tcp()?.with_tls(tls.clone(), plaintext))?;
+        if let Some(unix) = sockets.unix()? {
+            self.listen(unix)?;
+        }
+        let server = self.clone();
+        Ok(Arc::new(move |forwarded| server.serve_forwarded(forwarded, tls.clone(), plaintext)))
+    }
+
+    /// Serves a forwarded connection as a listener with TLS would. It is dropped if a limit of connections is reached
+    /// for its address.
+    pub fn serve_forwarded(&self, forwarded: Forwarded, tls: Arc<ServerConfig>, plaintext: Plaintext) {
+        let limited = (!forwarded.owner).then_some(forwarded.peer);
+        if let Some((hold, worker)) = self.admit(limited) {
+            let offer = TlsOffer { acceptor: tls.into(), plaintext };
+            self.send(worker, Arrival { what: Arrived::Forwarded(Box::new((forwarded, offer))), hold });
+        }
+    }
+
     /// Serves one byte stream in memory. It is dropped if the connection limit is reached.
     pub fn serve_pipe(&self, pipe: impl Pipe + 'static) {
         if let Some((hold, worker)) = self.admit(None) {
@@ -198,7 +216,7 @@ impl Server {
 
     fn send(&self, worker: usize, arrival: Arrival) {
         if self.arrivals[worker].send(arrival).is_err() {
-            tracing::debug!(worker, "the worker has stopped");
+            tracing::debug!(worker, "the service has stopped");
         }
     }
 }
@@ -206,28 +224,52 @@ impl Server {
 static CONNECTION_IDS: AtomicU64 = AtomicU64::new(1);
 
 impl<P: Protocol, H: Handler<P>> Live<P, H> {
-    /// Follows the stages of the shutdown.
-    async fn watch(self: Rc<Self>, mut stages: Stages) {
+    /// Follows the stages of the shutdown for as long as the service has tasks.
+    async fn watch(live: Weak<Self>, mut stages: Stages) {
+        let enter = |phase| {
+            if let Some(live) = live.upgrade() {
+                live.phase.set(phase);
+                live.worker.wake_all();
+            }
+        };
         stages.begun().await;
-        self.phase.set(Phase::Draining);
-        self.worker.wake_all();
+        enter(Phase::Draining);
         stages.aborted().await;
-        self.phase.set(Phase::Aborting);
-        self.worker.wake_all();
+        enter(Phase::Aborting);
     }
 
-    async fn serve_all(self: Rc<Self>, mut arrivals: mpsc::UnboundedReceiver<Arrival>) {
-        while let Some(Arrival { what, hold }) = arrivals.recv().await {
-            let live = self.clone();
-            match what {
-                Arrived::Tcp(socket, address, tls) => drop(spawn_local(live.serve_tcp(socket, address, tls, hold))),
-                Arrived::Unix(socket, peer) => drop(spawn_local(live.serve_unix(socket, peer, hold))),
-                Arrived::Pipe(pipe) => {
-                    let peer = self.peer(Transport::Pipe, None, None);
-                    drop(spawn_local(async move { live.serve_stream(pipe, peer, hold).await }));
-                }
-                Arrived::Endpoint(endpoint, offer) => drop(spawn_local(live.serve_endpoint(endpoint, offer, hold))),
+    /// Serves all arrivals until the shutdown begins.
+    async fn serve_all(self: Rc<Self>, mut arrivals: mpsc::UnboundedReceiver<Arrival>, mut stages: Stages) {
+        loop {
+            tokio::select! {
+                biased;
+                () = stages.begun() => break,
+                arrival = arrivals.recv() => match arrival {
+                    Some(arrival) => self.clone().serve(arrival),
+                    None => return,
+                },
             }
+        }
+        // Those that arrived before are told.
+        arrivals.close();
+        while let Some(arrival) = arrivals.recv().await {
+            self.clone().serve(arrival);
+        }
+    }
+
+    fn serve(self: Rc<Self>, Arrival { what, hold }: Arrival) {
+        match what {
+            Arrived::Tcp(socket, address, tls) => drop(spawn_local(self.serve_tcp(socket, address, tls, hold))),
+            Arrived::Unix(socket, peer) => drop(spawn_local(self.serve_unix(socket, peer, hold))),
+            Arrived::Pipe(pipe) => {
+                let peer = self.peer(Transport::Pipe, None, None);
+                drop(spawn_local(async move { self.serve_stream(pipe, peer, hold).await }));
+            }
+            Arrived::Forwarded(forwarded) => {
+                let (forwarded, offer) = *forwarded;
+                drop(spawn_local(self.serve_forwarded(forwarded, offer, hold)));
+            }
+            Arrived::Endpoint(endpoint, offer) => drop(spawn_local(self.serve_endpoint(endpoint, offer, hold))),
         }
     }
 
@@ -252,7 +294,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         tls: Option<TlsOffer>,
         hold: Hold,
     ) {
-        let socket = match TcpStream::from_std(socket) {
+        let mut socket = match TcpStream::from_std(socket) {
             Ok(socket) => socket,
             Err(error) => {
                 tracing::warn!(peer = %address, %error, "cannot place a connection");
@@ -262,24 +304,48 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         let Some(offer) = tls else {
             return self.serve_socket(socket, address, hold).await.unwrap_or_default();
         };
-        if offer.plaintext != Plaintext::Refused {
-            let mut first = [0];
-            let timeouts = &self.settings.timeouts;
-            let wait = if self.settings.waits_for_first_byte { timeouts.first_frame } else { timeouts.handshake };
-            let peeked = self.within(wait, socket.peek(&mut first)).await;
-            if !matches!(peeked, Some(Ok(1))) {
-                return;
+        match self.begins_with_tls(&mut socket, address, &offer).await {
+            // Boxed, so that a connection without TLS does not pay for the state of TLS.
+            Some(true) => {
+                let local = socket.local_addr().ok();
+                Box::pin(self.serve_tls(socket, address, local, offer, hold)).await
             }
-            if first[0] != TLS_HANDSHAKE {
-                if offer.plaintext.is_allowed(address.ip()) {
-                    return self.serve_socket(socket, address, hold).await.unwrap_or_default();
-                }
-                tracing::warn!(peer = %address, "refused a connection without TLS from another machine");
-                return;
-            }
+            Some(false) => self.serve_socket(socket, address, hold).await.unwrap_or_default(),
+            None => {}
         }
-        // Boxed, so that a connection without TLS does not pay for the state of TLS.
-        Box::pin(self.serve_tls(socket, address, offer, hold)).await;
+    }
+
+    async fn serve_forwarded(self: Rc<Self>, forwarded: Forwarded, offer: TlsOffer, hold: Hold) {
+        let Forwarded { stream, peer: address, local, owner } = forwarded;
+        let mut stream = Sniffed::from(stream);
+        if owner {
+            let peer = Peer { process: Some(UnixPeer::OWNER), ..self.peer(Transport::Unix, None, None) };
+            return self.serve_stream(stream, peer, hold).await.unwrap_or_default();
+        }
+        match self.begins_with_tls(&mut stream, address, &offer).await {
+            Some(true) => Box::pin(self.serve_tls(stream, address, local, offer, hold)).await,
+            Some(false) => {
+                let peer = self.peer(Transport::Tcp, Some(address), local);
+                self.serve_stream(stream, peer, hold).await.unwrap_or_default();
+            }
+            None => {}
+        }
+    }
+
+    /// Returns `true` if a peer begins with TLS, and `false` if it does without and may. Returns `None` if it is not to
+    /// be served.
+    async fn begins_with_tls(&self, stream: &mut impl Sniff, address: SocketAddr, offer: &TlsOffer) -> Option<bool> {
+        if offer.plaintext == Plaintext::Refused {
+            return Some(true);
+        }
+        let timeouts = &self.settings.timeouts;
+        let wait = if self.settings.waits_for_first_byte { timeouts.first_frame } else { timeouts.handshake };
+        let first = self.within(wait, stream.first()).await?.ok()??;
+        if first == TLS_HANDSHAKE || offer.plaintext.is_allowed(address.ip()) {
+            return Some(first == TLS_HANDSHAKE);
+        }
+        tracing::warn!(peer = %address, "refused a connection without TLS from another machine");
+        None
     }
 
     fn serve_socket(
@@ -306,7 +372,14 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         }
     }
 
-    async fn serve_tls(self: Rc<Self>, socket: TcpStream, address: SocketAddr, offer: TlsOffer, hold: Hold) {
+    async fn serve_tls(
+        self: Rc<Self>,
+        socket: impl AsyncRead + AsyncWrite + Unpin,
+        address: SocketAddr,
+        local: Option<SocketAddr>,
+        offer: TlsOffer,
+        hold: Hold,
+    ) {
         let handshake = self.within(self.settings.timeouts.handshake, offer.acceptor.accept(socket)).await;
         let stream = match handshake {
             Some(Ok(stream)) => stream,
@@ -320,7 +393,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
                 return;
             }
         };
-        let mut peer = self.peer(Transport::Tls, Some(address), stream.get_ref().0.local_addr().ok());
+        let mut peer = self.peer(Transport::Tls, Some(address), local);
         peer.certificates =
             stream.get_ref().1.peer_certificates().map(<[CertificateDer<'_>]>::to_vec).unwrap_or_default();
         self.serve_stream(stream, peer, hold).await;
@@ -448,7 +521,8 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         let mut patience = timeouts.first_frame;
         loop {
             let is_serving = self.phase.get() == Phase::Serving;
-            if !is_serving && streams.is_empty() {
+            let is_over = !is_serving && streams.is_empty() || expect_open(self.gate.as_ref()).is_err();
+            if is_over {
                 return Fault::new(FaultKind::ShuttingDown, "the server is shutting down");
             }
             let is_quiet = streams.is_empty();

@@ -10,9 +10,9 @@ use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::out::Out;
-use super::server::Pipe;
-use crate::Outbox;
+use crate::forward::Sniffed;
 use crate::outbox::SLICES_MAX;
+use crate::{Outbox, Pipe};
 
 pub(super) trait Transport {
     fn reader(&mut self) -> &mut (impl AsyncRead + Unpin);
@@ -84,6 +84,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for tokio_rustls::server::TlsStre
 }
 
 impl<P: Pipe + ?Sized> Duplex for Box<P> {
+    const CLOSES_HARD: bool = true;
+}
+
+impl Duplex for Sniffed {
     const CLOSES_HARD: bool = true;
 }
 

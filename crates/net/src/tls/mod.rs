@@ -12,8 +12,8 @@ mod x509;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, RwLock};
@@ -107,8 +107,10 @@ pub struct Tls {
     reloads: AtomicU64,
     failed_reloads: AtomicU64,
     /// Called after other clients are admitted than before.
-    clients_observer: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    clients_observer: Mutex<Option<Observer>>,
 }
+
+type Observer = Arc<dyn Fn() + Send + Sync>;
 
 /// State of the files when they were last read. Locked for the whole of a reload, so that only one runs at a time.
 struct Seen {
@@ -137,7 +139,7 @@ impl Tls {
             seen: Mutex::new(Seen { stamps, error: None }),
             reloads: AtomicU64::new(0),
             failed_reloads: AtomicU64::new(0),
-            clients_observer: OnceLock::new(),
+            clients_observer: Mutex::default(),
         }))
     }
 
@@ -212,7 +214,8 @@ impl Tls {
         *self.current.loaded.write() = Arc::new(loaded);
         if !is_same_check {
             self.current.clients_generation.fetch_add(1, Ordering::AcqRel);
-            if let Some(observer) = self.clients_observer.get() {
+            let observer = self.clients_observer.lock().clone();
+            if let Some(observer) = observer {
                 observer();
             }
         }
@@ -244,9 +247,9 @@ impl Tls {
     }
 
     /// Sets the function that is called whenever other clients are admitted than before, so that connected ones can be
-    /// checked again. Only the first function is kept.
+    /// checked again. It replaces the previous function.
     pub fn observe_clients(&self, observer: impl Fn() + Send + Sync + 'static) {
-        drop(self.clients_observer.set(Box::new(observer)));
+        *self.clients_observer.lock() = Some(Arc::new(observer));
     }
 
     /// Returns `true` if a client with this chain of certificates, in DER form, would be admitted now.

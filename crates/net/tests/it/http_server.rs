@@ -15,7 +15,7 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use net::http::{Caller, HttpServer, HttpSettings, HttpStats, RequestBody};
 use net::tls::Tls;
-use net::{Acceptor, ConnectionLimits, Connections, Shutdown};
+use net::{Acceptor, ConnectionLimits, Connections, Forward, Shutdown};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -86,12 +86,20 @@ async fn answer(mut request: Request<RequestBody>) -> Result<Response<TestBody>,
         }
         "/upgrade" => {
             let upgrade = hyper::upgrade::on(&mut request);
-            tokio::spawn(async move {
+            // A connection that has switched to another protocol belongs to the service, which cuts it itself.
+            let mut drain = request.extensions().get::<Caller>().expect("a caller").connection.drain();
+            let echo = async move {
                 let mut stream = TokioIo::new(upgrade.await.expect("upgraded"));
                 let mut bytes = [0; 64];
                 while let Ok(n @ 1..) = stream.read(&mut bytes).await {
                     stream.write_all(&bytes[..n]).await.unwrap_or_default();
                     stream.flush().await.unwrap_or_default();
+                }
+            };
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = echo => {}
+                    () = drain.aborted() => {}
                 }
             });
             let answer = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS).header("upgrade", "echo");
@@ -116,6 +124,7 @@ pub struct Running {
     pub limit: Arc<Connections>,
     pub shutdown: Shutdown,
     pub task: JoinHandle<()>,
+    pub forward: Forward,
 }
 
 impl Running {
@@ -130,8 +139,9 @@ impl Running {
         let shutdown = Shutdown::default();
         let server = HttpServer::new(settings, tls, limit.clone(), service_fn(answer)).expect("a server");
         let stats = server.stats();
+        let forward = server.forward();
         let task = tokio::spawn(server.serve(acceptor, shutdown.drain()));
-        Self { address, stats, limit, shutdown, task }
+        Self { address, stats, limit, shutdown, task, forward }
     }
 
     pub async fn socket(&self) -> TcpStream {

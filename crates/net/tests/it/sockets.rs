@@ -158,7 +158,7 @@ async fn bound_sockets_outlive_the_services_over_them() {
             // One service ends with the connections of its clients, and the other at once.
             let deadline = if round == 0 { PATIENCE } else { Duration::ZERO };
             fixture.end(deadline).await;
-            assert_eq!(peer.reader.next_or_cut().await, None, "{way:?}");
+            while peer.reader.next_or_cut().await.is_some() {}
             assert!(path.exists(), "the socket is still bound");
         }
     }
@@ -176,10 +176,10 @@ async fn sockets_are_bound_all_or_none() {
     let error = Sockets::bind(&ports).err().expect("the UDP port is taken");
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     assert!(!path.exists());
-    drop(taken);
-    let bound = Sockets::bind(&ports).expect("free");
-    assert_eq!(bound.address(), address);
-    let refused = Sockets::bind(&Ports { address: (Ipv4Addr::LOCALHOST, 0).into(), ..ports }).err().expect("taken");
+    let free = Ports { address: (Ipv4Addr::LOCALHOST, 0).into(), ..ports };
+    let bound = Sockets::bind(&free).expect("free");
+    assert_ne!(bound.address().port(), 0);
+    let refused = Sockets::bind(&free).err().expect("the path is taken");
     assert!(refused.to_string().contains(path.to_str().expect("text")), "{refused}");
 }
 
@@ -222,9 +222,9 @@ enum Endpoint {
     Tcp(SocketAddr),
 }
 
-trait ReadWrite: Read + Write {}
+trait ReadWrite: Read + Write + Send {}
 
-impl<T: Read + Write> ReadWrite for T {}
+impl<T: Read + Write + Send> ReadWrite for T {}
 
 impl Endpoint {
     fn open(&self) -> Box<dyn ReadWrite> {

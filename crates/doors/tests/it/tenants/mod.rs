@@ -56,6 +56,7 @@ async fn start(door: impl Door) -> Server {
         connections,
         shutdown: &shutdown,
         tls: &tls,
+        gate: None,
     };
     let opened = Box::new(door).open(opening).await;
     Server { address: opened.expect("open").address, broker, _workers: workers, _shutdown: shutdown }

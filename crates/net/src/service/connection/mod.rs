@@ -28,6 +28,7 @@ use super::scratch::{self, Batch, Scratch};
 use super::transport::Transport;
 use super::{Live, Peer, Phase};
 use crate::Outbox;
+use crate::gate::expect_open;
 use crate::heavy::Turns;
 use crate::limits::{Permit, coarse_ns};
 use crate::telemetry::{self, Lap};
@@ -369,6 +370,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 self.look_at_standing();
             }
             if self.pending.is_some() && self.outbox.has_room() {
+                expect_open(self.live.gate.as_ref())?;
                 self.answer(cx, &mut scratch.out, &mut scratch.batch);
                 self.look_at_standing();
             }
@@ -394,6 +396,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             let read = if self.rest.is_ready() { Read::Own } else { self.read(cx, scratch, now)? };
             lap.end(telemetry::Phase::Read, &self.live.cells);
             let lap = Lap::begin();
+            if matches!(read, Read::Own | Read::Scratch(_)) {
+                expect_open(self.live.gate.as_ref())?;
+            }
             match read {
                 Read::Pending => break Work::Done,
                 Read::Eof => {
@@ -420,6 +425,10 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
         let requests = scratch.batch.started + scratch.batch.messages;
         let bytes_read = scratch.batch.bytes_read;
+        // An answer is correct if the gate was open after its data was read: nothing may pass between here and the write.
+        if !scratch.out.is_empty() {
+            expect_open(self.live.gate.as_ref())?;
+        }
         // Before the peer can send the next request: on another stream it might be handled by another thread.
         self.pause_after(cx, Spent { requests, bytes_read, bytes_written: 0 });
         self.write(cx, scratch, now)?;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::stream::{LocalBoxStream, StreamExt, once, pending, unfold};
-use net::Outbox;
 use net::service::{Body, Handler, Held, Peer, Reply, Spent, Standing};
+use net::{Outbox, UnixPeer};
 
 use super::framed::{Call, Framed, Response};
 use super::{World, noise};
@@ -16,8 +16,8 @@ use super::{World, noise};
 #[derive(Clone)]
 pub struct Scripted(pub Arc<World>);
 
-/// Guard that counts the open connections.
-pub struct Connection(Arc<World>);
+/// Guard that counts the open connections, with the description of its peer.
+pub struct Connection(Arc<World>, String);
 
 impl Drop for Connection {
     fn drop(&mut self) {
@@ -26,6 +26,7 @@ impl Drop for Connection {
 }
 
 pub struct Session {
+    peer: String,
     outbox: Arc<Outbox>,
     standing: Rc<Cell<Standing>>,
     /// Gate of the pause that begins after this turn.
@@ -86,20 +87,23 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
     type Session = Session;
     type Later = Later;
 
-    fn connect(&self, _peer: &Rc<Peer>) -> Connection {
+    fn connect(&self, peer: &Rc<Peer>) -> Connection {
         if self.0.noted("refuse to connect") > 0 {
             panic!("told to panic");
         }
         self.0.connection_opened();
-        Connection(self.0.clone())
+        let owner = if peer.process.is_some_and(UnixPeer::is_owner) { " its owner" } else { "" };
+        let local = peer.local.map(|local| format!(" at {local}")).unwrap_or_default();
+        Connection(self.0.clone(), format!("{:?} {peer}{local}{owner}", peer.transport))
     }
 
-    fn open(&self, _connection: &Rc<Connection>, outbox: &Arc<Outbox>) -> Session {
+    fn open(&self, connection: &Rc<Connection>, outbox: &Arc<Outbox>) -> Session {
         if self.0.noted("refuse to open") > 0 {
             panic!("told to panic");
         }
         self.0.keep_outbox(outbox);
-        Session { outbox: outbox.clone(), standing: Rc::new(Cell::new(Standing::Open)), pause: None }
+        let peer = connection.1.clone();
+        Session { peer, outbox: outbox.clone(), standing: Rc::new(Cell::new(Standing::Open)), pause: None }
     }
 
     fn standing(&self, session: &Session) -> Standing {
@@ -124,6 +128,7 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
         let verb = each.next().unwrap_or_default();
         let mut next = || each.next();
         match verb {
+            "who" => Reply::Now(text(&*session.peer)),
             "echo" => Reply::Now(vec![Bytes::copy_from_slice(&request.words[5..])]),
             // `bytes` bytes in `pieces` pieces.
             "noise" => {

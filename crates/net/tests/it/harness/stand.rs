@@ -11,10 +11,11 @@ use net::service::{Service, ServiceSettings, Timeouts};
 use net::shutdown::Ended;
 use net::telemetry::{Telemetry, Totals};
 use net::tls::{Tls, TlsSettings};
-use net::{Address, Listener, Plaintext, Server, Shutdown, Sockets, Workers};
+use net::{Address, Forwarded, Gate, Listener, Plaintext, Server, Shutdown, Sockets, Workers};
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
 use tempfile::TempDir;
+use tokio::io::DuplexStream;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
@@ -41,6 +42,8 @@ pub const WINDOWS: Windows = Windows {
     bidirectional_streams: 64,
     unidirectional_streams: 4,
 };
+/// Address that forwarded clients have connected to.
+pub const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 200)), 9000);
 /// Capacity of a pipe in bytes.
 const PIPE_BYTES: usize = 64 << 10;
 
@@ -88,12 +91,13 @@ pub struct Plan {
     pub settings: ServiceSettings,
     pub limits: ConnectionLimits,
     pub workers: usize,
+    pub gate: Option<Arc<dyn Gate>>,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         let limits = ConnectionLimits { opens_per_second_per_peer_max: None, ..ConnectionLimits::default() };
-        Self { is_in_order: true, settings: patient(), limits, workers: 2 }
+        Self { is_in_order: true, settings: patient(), limits, workers: 2, gate: None }
     }
 }
 
@@ -120,7 +124,7 @@ impl Fixture {
         let handler = Scripted(world.clone());
         macro_rules! start {
             ($in_order:literal) => {{
-                let service = Service::new(Framed::<$in_order>, handler, plan.settings);
+                let service = Service::new(Framed::<$in_order>, handler, plan.settings).with_gate(plan.gate);
                 let caps = (service.requests.clone(), service.bodies.clone(), service.memory.clone());
                 let telemetry = service.telemetry.clone();
                 (Server::start(service, &workers, connections.clone(), &shutdown), caps, telemetry)
@@ -291,6 +295,22 @@ impl Fixture {
             }
         };
         within("connecting", connect).await
+    }
+
+    /// Forwards a connection of a client with this address, and returns the side of the client.
+    pub fn forward(&self, peer: SocketAddr, plaintext: Plaintext, owner: bool) -> DuplexStream {
+        let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+        let forwarded = Forwarded { stream: Box::new(theirs), peer, local: Some(LOCAL), owner };
+        let config = self.tls.server_config(&[ALPN]).expect("a configuration");
+        self.server.serve_forwarded(forwarded, config, plaintext);
+        ours
+    }
+
+    /// Begins TLS over a connection.
+    pub async fn tls_over(&self, stream: DuplexStream) -> std::io::Result<Peer> {
+        let connector = TlsConnector::from(self.authority.client(&[ALPN], None));
+        let name = ServerName::try_from(HOST).expect("a name");
+        Ok(Peer::of(within("a handshake", connector.connect(name, stream)).await?))
     }
 
     /// Opens a QUIC connection without streams.
