@@ -56,6 +56,12 @@ impl Deref for Broker {
     }
 }
 
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.queues.stop_redrives();
+    }
+}
+
 impl Broker {
     /// Starts a broker whose tasks run on `threads`, with all topics in memory.
     pub fn start(settings: Settings, threads: &[Handle]) -> Result<Arc<Self>> {

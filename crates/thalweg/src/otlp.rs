@@ -56,7 +56,7 @@ impl OtlpSettings {
     }
 }
 
-/// Exports until the drain begins, and again at that time. If a collector does not answer, only its metrics are
+/// Exports until the drain begins, and again at that time, unless it is cut short. If a collector does not answer, only its metrics are
 /// lost.
 pub async fn run(settings: OtlpSettings, broker: Arc<Broker>, mut drain: Drain) {
     let sent = Arc::new(Counter::default());
@@ -71,7 +71,11 @@ pub async fn run(settings: OtlpSettings, broker: Arc<Broker>, mut drain: Drain) 
     loop {
         let is_over = drain.or_begun(tokio::time::sleep(settings.every)).await.is_none();
         let timeout = if is_over { LAST_EXPORT_TIMEOUT } else { EXPORT_TIMEOUT };
-        let exported = tokio::time::timeout(timeout, export(&settings.endpoint, &broker, began)).await;
+        let export = tokio::time::timeout(timeout, export(&settings.endpoint, &broker, began));
+        let exported = tokio::select! {
+            exported = export => exported,
+            () = drain.aborted() => return,
+        };
         let error = match exported {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error),

@@ -275,6 +275,11 @@ impl Queues {
         cancelled
     }
 
+    /// Cancels all moves, because the broker ends: they would keep its queues. Each ends within a second.
+    pub(crate) fn stop_redrives(&self) {
+        self.redrives.all.lock().iter().for_each(|running| running.is_cancelled.store(true, Ordering::Relaxed));
+    }
+
     fn stop_redrive(&self, id: RedriveId) -> Result<Redrive> {
         let all = self.redrives.all.lock();
         let found = all.iter().find(|running| running.shown.lock().id == id);

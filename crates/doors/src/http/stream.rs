@@ -521,7 +521,10 @@ impl Session {
         // A client that does not read may delay its session, but not the shutdown.
         let overdue = async {
             drain.begun().await;
-            tokio::time::sleep(CLOSE_WAIT_MAX).await;
+            tokio::select! {
+                () = tokio::time::sleep(CLOSE_WAIT_MAX) => {}
+                () = drain.aborted() => {}
+            }
         };
         let session = async {
             let goodbye = match self.serve(&mut socket).await {

@@ -59,14 +59,13 @@ fn owner_of(broker: &Broker, note: &str) -> Identity {
 pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
     let mut running = HashMap::new();
     if let Some(strong) = door.upgrade()
-        && let Err(failure) = move_key(&strong).await
+        && let Some(Err(failure)) = drain.or_begun(move_key(&strong)).await
     {
         tracing::warn!(%failure, "cannot move the key of push tokens out of _queues; retrying on the next start");
     }
     while let Some(strong) = door.upgrade() {
-        let result = serve(&strong, &mut running).await;
-        let changed = async {
-            match result {
+        let round = async {
+            match serve(&strong, &mut running).await {
                 Ok(()) => strong.changed.notified().await,
                 Err(failure) => {
                     tracing::warn!(%failure, "push subscriptions cannot be served; retrying");
@@ -74,7 +73,7 @@ pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
                 }
             }
         };
-        if drain.or_begun(changed).await.is_none() {
+        if drain.or_begun(round).await.is_none() {
             return;
         }
     }

@@ -287,7 +287,10 @@ impl Dialogue {
             // The receiver may already be closed.
             drop(self.answers.try_send(Err(failure)));
         }
-        self.leave().await;
+        tokio::select! {
+            () = self.leave() => {}
+            () = drain.aborted() => {}
+        }
     }
 
     /// Shortens the leases of unacknowledged messages, so that they are redelivered soon.

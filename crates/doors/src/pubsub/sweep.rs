@@ -23,7 +23,7 @@ pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
         let Some(door) = door.upgrade() else {
             return;
         };
-        if let Err(failure) = sweep(&door, started_ms).await {
+        if let Some(Err(failure)) = drain.or_begun(sweep(&door, started_ms)).await {
             tracing::warn!(%failure, "cannot delete expired subscriptions; retrying");
         }
     }

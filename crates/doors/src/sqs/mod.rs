@@ -447,8 +447,10 @@ impl Door {
 
     /// Registers the counters of the door in the metrics of the broker.
     fn register(self: &Arc<Self>, stats: Arc<HttpStats>) {
-        let door = self.clone();
-        self.sqs.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| door.expose(&stats, out))));
+        // The broker has the collector and the door has the broker: neither may keep the other.
+        let door = Arc::downgrade(self);
+        let expose = move |out: &mut Exposition<'_>| door.upgrade().map_or(Ok(()), |door| door.expose(&stats, out));
+        self.sqs.broker.register(Box::new(Collect(expose)));
     }
 
     fn expose(&self, stats: &HttpStats, out: &mut Exposition<'_>) -> std::fmt::Result {

@@ -11,3 +11,4 @@ mod hardening_memory;
 mod resilience;
 mod telemetry;
 mod fixture;
+mod cut;
