@@ -1,5 +1,6 @@
 //! Integration tests of the doors, each over its own protocol.
 
+mod forwarded;
 mod http;
 mod http_caches;
 mod http_client;
