@@ -4,7 +4,9 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
-use crate::Workers;
+use crate::{Drain, Workers};
+use futures_util::future::join_all;
+
 use crate::accept::{Acceptor, Acceptors, BoundUnix, bind_tcp};
 use crate::listen::{Listener, UnixSocket};
 use crate::quic::{QuicSocket, Windows};
@@ -97,6 +99,20 @@ impl Sockets {
     ) -> io::Result<Option<Listener>> {
         let has_quic = !self.quic.is_empty();
         has_quic.then(|| Listener::quic_over(&self.quic, config, windows, workers)).transpose()
+    }
+
+    /// Refuses QUIC clients until the drain begins, for a process that cannot serve them now: otherwise they would wait
+    /// for the timeout of their handshake. The next listener takes over at any time.
+    pub async fn refuse_quic(&self, config: quinn::ServerConfig, mut drain: Drain) -> io::Result<()> {
+        let endpoint = |socket: &QuicSocket| socket.endpoint(config.clone());
+        let endpoints = self.quic.iter().map(endpoint).collect::<io::Result<Vec<_>>>()?;
+        let refuse = async |endpoint: &quinn::Endpoint| {
+            while let Some(incoming) = endpoint.accept().await {
+                incoming.refuse();
+            }
+        };
+        let _begun = drain.or_begun(join_all(endpoints.iter().map(refuse))).await;
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use broker::{AuditSettings, Broker};
@@ -239,5 +240,36 @@ async fn the_audit_has_the_address_of_the_client() {
             text.push_str(&String::from_utf8_lossy(record.expect("a record").value.unwrap_or_default()));
         }
         assert!(text.contains("192.0.2.1") && !text.contains("127.0.0.1"), "{text}");
+    }
+}
+
+#[derive(Default)]
+struct Closable(AtomicBool);
+
+impl Gate for Closable {
+    fn is_open(&self) -> bool {
+        !self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_door_answers_nothing_once_its_gate_is_closed() {
+    for kind in kinds() {
+        let gate = Arc::new(Closable::default());
+        let site = Site::open(&kind, Admission::default(), Some(gate.clone())).await;
+        let mut kept = site.forward(NEAR, false);
+        let answer = ask(&mut kept, &kind.request).await;
+        assert!(has(&answer, kind.answer), "{}", String::from_utf8_lossy(&answer));
+        gate.0.store(true, Ordering::SeqCst);
+        for stream in [kept, site.forward(NEAR, false)] {
+            let mut stream = stream;
+            let mut rest = ask(&mut stream, &kind.request).await;
+            // The last bytes of the first answer may have been on the way.
+            if !rest.is_empty() {
+                assert!(!has(&rest, kind.answer), "{}", String::from_utf8_lossy(&rest));
+                rest = ask(&mut stream, b"").await;
+            }
+            assert_eq!(rest, b"");
+        }
     }
 }

@@ -167,6 +167,26 @@ async fn bound_sockets_outlive_the_services_over_them() {
 }
 
 #[tokio::test]
+async fn quic_clients_are_refused_until_a_service_opens() {
+    let (_folder, path) = folder();
+    let sockets = sockets(&path);
+    let fixture = Fixture::in_order(patient());
+    let shutdown = net::Shutdown::default();
+    let refusing = sockets.refuse_quic(fixture.quic_config(), shutdown.drain());
+    let clients = async {
+        for _ in 0..5 {
+            let refused = fixture.quic_at(sockets.address()).await.expect_err("refused");
+            assert!(refused.to_string().contains("refused"), "{refused}");
+        }
+        shutdown.run(PATIENCE).await;
+    };
+    let (refused, ()) = tokio::join!(refusing, clients);
+    refused.expect("an endpoint");
+    fixture.listen_over(&sockets, Way::Quic);
+    fixture.dial(Way::Quic).await.assert_served().await;
+}
+
+#[tokio::test]
 async fn sockets_are_bound_all_or_none() {
     let (_folder, path) = folder();
     let taken = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");

@@ -315,7 +315,15 @@ impl Fixture {
 
     /// Opens a QUIC connection without streams.
     pub async fn quic(&self) -> std::io::Result<(quinn::Connection, quinn::Endpoint)> {
-        let at = self.socket_address(Way::Quic);
+        self.quic_at(self.socket_address(Way::Quic)).await
+    }
+
+    /// Returns the settings of a QUIC listener.
+    pub fn quic_config(&self) -> quinn::ServerConfig {
+        quic::server_config(self.tls.server_config(&[ALPN]).expect("a configuration")).expect("a configuration")
+    }
+
+    pub async fn quic_at(&self, at: SocketAddr) -> std::io::Result<(quinn::Connection, quinn::Endpoint)> {
         let (endpoint, config) = self.quic_client()?;
         let quic = endpoint.connect_with(config, at, HOST).map_err(std::io::Error::other)?.await?;
         Ok((quic, endpoint))
