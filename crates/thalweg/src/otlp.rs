@@ -56,8 +56,8 @@ impl OtlpSettings {
     }
 }
 
-/// Exports until the drain begins, and again at that time, unless it is cut short. If a collector does not answer, only its metrics are
-/// lost.
+/// Exports until the drain begins, and again at that time, unless the drain is cut short. If a collector does not
+/// answer, only its metrics are lost.
 pub async fn run(settings: OtlpSettings, broker: Arc<Broker>, mut drain: Drain) {
     let sent = Arc::new(Counter::default());
     let failed = Arc::new(Counter::default());

@@ -99,7 +99,8 @@ impl Native {
             ..ServiceSettings::default()
         };
         let protocol = NativeProtocol { doors: broker.doors().clone() };
-        let service = Service::new(protocol, NativeHandler { broker, is_login_required }, settings).with_gate(gate);
+        let handler = NativeHandler { broker, is_login_required };
+        let service = Service::new(protocol, handler, settings).with_gate(gate);
         let telemetry = service.telemetry.clone();
         Self { server: Server::start(service, workers, connections, shutdown), telemetry }
     }

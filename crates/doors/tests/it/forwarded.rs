@@ -22,9 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const FAR: &str = "192.0.2.1:5001";
 const NEAR: &str = "127.0.0.1:5002";
 
-/// What the tests need to know of a door.
+/// Function that returns the settings of a door.
+type Settings = fn(Admission, Arc<Tls>) -> Box<dyn Door>;
+
+/// Door as these tests need to know it.
 struct Kind {
-    open: fn(Admission, Arc<Tls>) -> Box<dyn Door>,
+    open: Settings,
     /// Application protocol that its clients offer in TLS.
     alpn: &'static [&'static [u8]],
     /// Request of a client, and a part of its answer.
@@ -217,8 +220,7 @@ async fn the_audit_has_the_address_of_the_client() {
     let wrong = "Basic YW5uOndyb25n";
     let get = format!("GET /v1/topics HTTP/1.1\r\nhost: localhost\r\nauthorization: {wrong}\r\n\r\n");
     let list = format!("GET /v1/projects/thalweg/topics HTTP/1.1\r\nhost: localhost\r\nauthorization: {wrong}\r\n\r\n");
-    let logins: [(fn(Admission, Arc<Tls>) -> Box<dyn Door>, String); 3] =
-        [(http, get), (pubsub, list), (redis, "AUTH ann wrong\r\n".to_owned())];
+    let logins: [(Settings, String); 3] = [(http, get), (pubsub, list), (redis, "AUTH ann wrong\r\n".to_owned())];
     for (open, request) in logins {
         let kind = Kind { open, alpn: &[], request: request.into(), answer: b"", explains: true };
         let admission = Admission { allow_plain: true, is_login_required: true };

@@ -425,7 +425,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
         let requests = scratch.batch.started + scratch.batch.messages;
         let bytes_read = scratch.batch.bytes_read;
-        // An answer is correct if the gate was open after its data was read: nothing may pass between here and the write.
+        // An answer is correct if the gate is still open after its data was read.
         if !scratch.out.is_empty() {
             expect_open(self.live.gate.as_ref())?;
         }
