@@ -22,6 +22,7 @@ use crate::defaults::Defaults;
 use crate::documents::Documents;
 use crate::groups::{self, GroupTable, Groups};
 use crate::lanes::Lanes;
+use crate::leadership::{Leadership, Role};
 use crate::metrics::{Collect, Exposition};
 use crate::producers::ProducerIds;
 use crate::queues::Queues;
@@ -74,7 +75,20 @@ impl Broker {
         threads: &[Handle],
         stored: Option<(Arc<Store>, Vec<StoredTopic>)>,
     ) -> Result<Arc<Self>> {
-        Self::start_on(settings, threads, stored, Shards::ONE)
+        Self::start_on(settings, threads, stored, Shards::ONE, None)
+    }
+
+    /// Starts the broker of a leadership, over a store of a cluster with the topics that are stored in it. Everything
+    /// that was committed before is applied to the store. The broker does not own the store: it stays open when the
+    /// broker stops, for the broker of the next leadership.
+    pub fn start_leading(
+        settings: Settings,
+        threads: &[Handle],
+        stored: (Arc<Store>, Vec<StoredTopic>),
+        leadership: Leadership,
+    ) -> Result<Arc<Self>> {
+        Leadership::check_topics(&stored.1)?;
+        Self::start_on(settings, threads, Some(stored), Shards::ONE, Some(leadership))
     }
 
     /// Starts a broker whose records are divided into these shards. The number must be the one with which the data
@@ -84,6 +98,7 @@ impl Broker {
         threads: &[Handle],
         stored: Option<(Arc<Store>, Vec<StoredTopic>)>,
         shards: Shards,
+        leadership: Option<Leadership>,
     ) -> Result<Arc<Self>> {
         let (store, stored) = stored.map_or((None, Vec::new()), |(store, topics)| (Some(store), topics));
         let Some(first) = threads.first() else {
@@ -102,10 +117,13 @@ impl Broker {
         // A new hasher has a random key; the broker needs no more randomness than that.
         let instance = RandomState::new().hash_one(clock.now_ms());
         let directory = store.as_ref().map_or(instance, |store| store.directory());
+        let ids = leadership.as_ref().map_or(directory, |leadership| leadership.ids);
+        let role = Role::new(leadership)?;
+        let epoch = role.epoch(clock);
         let defaults = Defaults::new(&settings);
         let topics = stored.into_iter().map(|stored| {
             let settings = defaults.adopt(stored.settings);
-            Topic::stored(directory, StoredTopic { settings, ..stored }, clock)
+            Topic::stored(ids, StoredTopic { settings, ..stored }, epoch)
         });
         // The topic of users and secrets is not in the table of topics, so no request can name it.
         let (mut own, topics): (Vec<_>, Vec<_>) = topics.partition(|topic| topic.name.as_str() == SECURITY_TOPIC);
@@ -124,6 +142,7 @@ impl Broker {
             observers: vec![Arc::clone(&groups) as _, Arc::clone(&streams) as _, Arc::clone(&transactions) as _],
             instance,
             shards,
+            role,
         }));
         let security = Arc::new(Security::new(core.clone(), own.pop())?);
         let queues = Arc::new(Queues::new(core.clone()));

@@ -12,7 +12,7 @@ use engine::limits::CHANNELS_MAX;
 use engine::{Error, PartitionId, Pattern, Result, Start, Storage, TopicId, TopicName, TopicSettings};
 
 use crate::admission::LogBudget;
-use crate::clock::Clock;
+use crate::leadership::Epoch;
 use crate::metrics::{Counter, Exposition};
 use crate::partition::PartitionCell;
 use crate::permit::refused;
@@ -140,7 +140,7 @@ impl Listeners {
         name: &TopicName,
         budget: &LogBudget,
         admit: impl FnOnce() -> Result<(TopicId, TopicSettings)>,
-        clock: Clock,
+        epoch: Epoch,
     ) -> Result<Option<Arc<Topic>>> {
         if let Some(channel) = self.channels.get(name) {
             return Ok(Some(channel.clone()));
@@ -167,7 +167,7 @@ impl Listeners {
             retention_ms: CHANNEL_MS,
             ..defaults
         };
-        let channel = Topic::in_memory(name.clone(), id, settings, clock);
+        let channel = Topic::in_memory(name.clone(), id, settings, epoch);
         for listener in self.matching(name).filter(|listener| is_listening(listener)) {
             listener.joins_topic(&channel, true)?;
         }

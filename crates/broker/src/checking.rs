@@ -83,7 +83,7 @@ impl Topic {
             check_len(batch)?;
         }
         if settings.arrival_times {
-            batch.set_arrival(self.clock.now_ms() as i64);
+            batch.set_arrival(self.epoch.clock.now_ms() as i64);
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ use crate::connection_limits::ConnectionLimits;
 use crate::defaults::Defaults;
 use crate::doors::Doors;
 use crate::lanes::Lanes;
+use crate::leadership::Role;
 use crate::limited::Limited;
 use crate::metrics::{Exposition, Metrics, expose_store};
 use crate::peers::Peers;
@@ -49,6 +50,8 @@ pub struct Core {
     /// Notified when the journal of the store has room again.
     journal_room: Arc<Notify>,
     pub(crate) topics: RwLock<Topics>,
+    /// Topics that are in no table, so that no request can name them.
+    pub(crate) hidden: Mutex<Vec<Arc<Topic>>>,
     /// Subscriptions that listen to more than the topics that exist now. Held while a topic is created, grown or
     /// deleted, and while a subscription joins all of a topic or a pattern, so that none of them misses another. Taken
     /// before `topics`.
@@ -76,6 +79,7 @@ pub struct Core {
     doors: Arc<Doors>,
     instance: u64,
     shards: Shards,
+    role: Role,
 }
 
 /// A view that keeps something about each topic, and drops it with the topic.
@@ -103,6 +107,7 @@ pub(crate) struct CoreParts {
     pub observers: Vec<Arc<dyn TopicObserver>>,
     pub instance: u64,
     pub shards: Shards,
+    pub role: Role,
 }
 
 impl Core {
@@ -118,6 +123,7 @@ impl Core {
             observers,
             instance,
             shards,
+            role,
         } = parts;
         Self {
             audit: Audit::new(&settings.audit),
@@ -133,6 +139,7 @@ impl Core {
             store,
             journal_room,
             topics: RwLock::new(topics),
+            hidden: Mutex::default(),
             listeners: Mutex::default(),
             joining: Joining::default(),
             limited: Limited::default(),
@@ -149,6 +156,7 @@ impl Core {
             doors: Arc::default(),
             instance,
             shards,
+            role,
         }
     }
 
@@ -190,11 +198,23 @@ impl Core {
     }
 
     /// Identifies this broker's data among all brokers. Constant for as long as the data directory exists; without one,
-    /// until the broker stops.
+    /// until the broker stops. All nodes of a cluster have the same.
     pub fn cluster_id(&self) -> [u8; 16] {
-        let directory = self.store().map_or(self.instance, Store::directory);
+        let ids = self.ids();
         // No topic has this number: topics are numbered from 0.
-        TopicId::new(directory, scattered(directory)).to_bytes()
+        TopicId::new(ids, scattered(ids)).to_bytes()
+    }
+
+    /// Returns the number from which the ids of stored topics are made.
+    pub(crate) fn ids(&self) -> u64 {
+        match self.leadership() {
+            Some(leadership) => leadership.ids,
+            None => self.store().map_or(self.instance, Store::directory),
+        }
+    }
+
+    pub(crate) fn role(&self) -> &Role {
+        &self.role
     }
 
     /// Returns the id for a new topic in memory. No topic has this id after the next start.
@@ -216,13 +236,25 @@ impl Core {
         &self.journal_room
     }
 
-    /// Makes all accepted writes durable and stops the store. Later writes are refused.
+    /// Stops the broker: makes all accepted writes durable and stops the store. Later writes are refused.
+    ///
+    /// In a cluster, the leadership of this broker ends, and the store stays open for the next one. When this returns,
+    /// nothing more is appended through this broker; the log of the shard decides about what was appended.
     pub fn stop(&self) -> Result<()> {
+        if self.role.leadership().is_some() && self.role.has_ended() {
+            return Ok(());
+        }
         while self.write_audit().unwrap_or_else(|error| {
             tracing::error!(%error, "cannot write records of the audit");
             false
         }) {}
-        self.store.as_ref().map_or(Ok(()), |store| store.stop())
+        match self.role.leadership() {
+            Some(leadership) => {
+                self.end_leadership(leadership);
+                Ok(())
+            }
+            None => self.store.as_ref().map_or(Ok(()), |store| store.stop()),
+        }
     }
 
     pub(crate) fn lanes(&self) -> &Lanes {
@@ -283,6 +315,7 @@ impl Core {
 
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         self.metrics.expose(out)?;
+        self.expose_role(out)?;
         self.audit.expose(out)?;
         self.doors.expose(out)?;
         self.peers.expose(out)?;

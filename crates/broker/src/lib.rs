@@ -20,6 +20,7 @@ mod transactions;
 
 // The core: the paths of publish, subscribe and fetch.
 mod core;
+mod leading;
 mod publish;
 mod fetch;
 mod subscribe;
@@ -37,6 +38,7 @@ mod producers;
 mod topic;
 mod partition;
 mod log;
+mod leadership;
 mod retention;
 mod view;
 mod subscriber;
@@ -86,6 +88,7 @@ pub use groups::{
 };
 pub use holdings::{Hold, Holding};
 pub use lanes::{LanePolicy, Lanes};
+pub use leadership::{IN_SYNC_BYTES, Leadership, NodeInfo, Nodes};
 pub use logins::LoginSource;
 pub use metrics::Metrics;
 pub use peers::{Networks, PeerLimits};

@@ -143,11 +143,11 @@ impl Core {
                     Some(topic) => topic,
                     None => {
                         let admit = || {
+                            self.check_leads()?;
                             self.peers().admit(Created::Channel)?;
                             Ok((self.next_volatile_id(), self.topic_defaults(Storage::Memory)))
                         };
-                        let Some(channel) = listeners.channel(name, self.log_budget(), admit, self.settings().clock)?
-                        else {
+                        let Some(channel) = listeners.channel(name, self.log_budget(), admit, self.epoch())? else {
                             return Ok(None);
                         };
                         let options = AppendOptions::of(&channel.settings, false, self.now_ms());

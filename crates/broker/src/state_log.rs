@@ -225,7 +225,7 @@ mod tests {
         let opened =
             Store::open(Arc::new(RealDisk), dir.path(), StoreSettings::default(), Clock::SYSTEM.read(), &mut |_| {});
         let opened = Some(opened.expect("opens"));
-        Broker::start_on(Settings::default(), &[Handle::current()], opened, shards).expect("starts")
+        Broker::start_on(Settings::default(), &[Handle::current()], opened, shards, None).expect("starts")
     }
 
     /// The state of a stream is in the shard of its entries, and that of a transactional id in the shard of its name.

@@ -10,7 +10,7 @@ use engine::queue::QueueName;
 use engine::{DraftBatch, Error, PartitionId, Result, TopicId, TopicName, TopicSettings, partitioner};
 use storage::StoredTopic;
 
-use crate::clock::Clock;
+use crate::leadership::Epoch;
 use crate::log::Log;
 use crate::partition::{Extent, PartitionCell};
 use crate::tenant_quotas::ByTenant;
@@ -22,7 +22,7 @@ pub(crate) struct Topic {
     partitions: Box<[Arc<PartitionCell>]>,
     /// Id in the data directory, if the topic is stored there.
     pub(crate) stored_as: Option<u32>,
-    pub(crate) clock: Clock,
+    pub(crate) epoch: Epoch,
     turn: AtomicU32,
     /// `true` if the topic is in no table any more: it was deleted, or another version has replaced it.
     is_replaced: AtomicBool,
@@ -109,16 +109,16 @@ impl FromIterator<Arc<Topic>> for Topics {
 }
 
 impl Topic {
-    pub(crate) fn in_memory(name: TopicName, id: TopicId, settings: TopicSettings, clock: Clock) -> Arc<Self> {
+    pub(crate) fn in_memory(name: TopicName, id: TopicId, settings: TopicSettings, epoch: Epoch) -> Arc<Self> {
         let logs = (0..settings.partitions).map(|_| Log::in_memory());
-        Self::new(name, id, settings, None, logs, clock)
+        Self::new(name, id, settings, None, logs, epoch)
     }
 
-    /// Creates a topic from a topic of the data directory with this number.
-    pub(crate) fn stored(directory: u64, stored: StoredTopic, clock: Clock) -> Arc<Self> {
-        let id = TopicId::new(directory, stored.id.into());
+    /// Creates a topic from a topic of a data directory, with an id that is made from `ids`.
+    pub(crate) fn stored(ids: u64, stored: StoredTopic, epoch: Epoch) -> Arc<Self> {
+        let id = TopicId::new(ids, stored.id.into());
         let logs = stored.partitions.into_iter().map(Log::Shared);
-        Self::new(stored.name, id, stored.settings, Some(stored.id), logs, clock)
+        Self::new(stored.name, id, stored.settings, Some(stored.id), logs, epoch)
     }
 
     fn new(
@@ -127,19 +127,19 @@ impl Topic {
         settings: TopicSettings,
         stored_as: Option<u32>,
         logs: impl Iterator<Item = Log>,
-        clock: Clock,
+        epoch: Epoch,
     ) -> Arc<Self> {
-        let cell = |(partition, log)| Arc::new(PartitionCell::new(name.clone(), partition, log, clock));
+        let cell = |(partition, log)| Arc::new(PartitionCell::new(name.clone(), partition, log, epoch));
         let partitions = (0..).zip(logs).map(cell).collect();
         let turn = AtomicU32::new(0);
         let is_replaced = AtomicBool::new(false);
         let is_over_quota = Arc::default();
-        Arc::new(Self { name, id, settings, partitions, stored_as, clock, turn, is_replaced, is_over_quota })
+        Arc::new(Self { name, id, settings, partitions, stored_as, epoch, turn, is_replaced, is_over_quota })
     }
 
     /// Returns a copy of the topic with partitions added, which no client reads yet.
     pub(crate) fn grown(&self, added: impl Iterator<Item = Log>) -> Arc<Self> {
-        let cell = |(id, log)| Arc::new(PartitionCell::new(self.name.clone(), id, log, self.clock));
+        let cell = |(id, log)| Arc::new(PartitionCell::new(self.name.clone(), id, log, self.epoch));
         let added = (self.settings.partitions..).zip(added).map(cell);
         let partitions: Box<[_]> = self.partitions.iter().cloned().chain(added).collect();
         let settings = TopicSettings { partitions: partitions.len() as u32, ..self.settings };
@@ -157,10 +157,10 @@ impl Topic {
         let name = self.name.clone();
         let id = self.id;
         let stored_as = self.stored_as;
-        let clock = self.clock;
+        let epoch = self.epoch;
         let is_replaced = AtomicBool::new(false);
         let is_over_quota = self.is_over_quota.clone();
-        Arc::new(Self { name, id, settings, partitions, stored_as, clock, turn, is_replaced, is_over_quota })
+        Arc::new(Self { name, id, settings, partitions, stored_as, epoch, turn, is_replaced, is_over_quota })
     }
 
     /// Returns `true` if the tenant of the topic stored more bytes than its quota allows when that was last measured.

@@ -52,6 +52,7 @@ impl Core {
             }
             (storage, _) => storage,
         };
+        self.check_storage(storage)?;
         let settings = TopicSettings { storage, ..settings }.or(&self.topic_defaults(storage));
         settings.validate()?;
         Ok(settings)
@@ -155,6 +156,7 @@ impl Core {
 
     /// Changes settings of a topic for a caller that has locked the listeners.
     pub(crate) fn alter_locked(&self, name: &str, change: SettingsChange) -> Result<(Arc<Topic>, Commit)> {
+        self.check_leads()?;
         let settings = self.check_alteration(name, change)?;
         let topic = self.topic(name)?;
         if settings == topic.settings {
@@ -181,6 +183,7 @@ impl Core {
         check: impl FnOnce(&Topic) -> Result<()>,
     ) -> Result<(Arc<Topic>, Commit)> {
         refuse_internal(name)?;
+        self.check_leads()?;
         let topic = self.topic(name)?;
         let has = topic.settings.partitions;
         if topic.name.is_inbox() {
@@ -243,6 +246,7 @@ impl Core {
     /// Removes a topic with all it holds from the core and from all views. Its subscriptions end.
     pub(crate) fn remove(&self, name: &str) -> Result<Commit> {
         let control = self.listeners.lock();
+        self.check_leads()?;
         let topic = self.topic(name)?;
         let mut commit = Commit::done();
         if let (Some(id), Some(store)) = (topic.stored_as, self.store()) {
@@ -320,6 +324,7 @@ impl Core {
     /// Creates a topic, or returns the topic that another caller created concurrently.
     pub(crate) fn create(&self, name: TopicName, settings: TopicSettings) -> Result<(Arc<Topic>, Commit)> {
         let mut listeners = self.listeners.lock();
+        self.check_leads()?;
         {
             let topics = self.topics.read();
             if let Some(topic) = topics.get(name.as_str()) {
@@ -336,13 +341,13 @@ impl Core {
             Some(_) => settings.or(&self.topic_defaults(settings.storage)),
             None => settings,
         };
-        let clock = self.settings().clock;
+        let epoch = self.epoch();
         let (topic, commit) = match (settings.storage, self.store()) {
             (Storage::Disk | Storage::Sqlite, Some(store)) => {
                 let (entry, commit) = Commit::of_entry();
-                (Topic::stored(store.directory(), store.create_topic(name.clone(), settings, entry)?, clock), commit)
+                (Topic::stored(self.ids(), store.create_topic(name.clone(), settings, entry)?, epoch), commit)
             }
-            _ => (Topic::in_memory(name.clone(), self.next_volatile_id(), settings, clock), Commit::done()),
+            _ => (Topic::in_memory(name.clone(), self.next_volatile_id(), settings, epoch), Commit::done()),
         };
         if !name.is_hidden() {
             listeners.join_topic(&topic)?;
@@ -362,6 +367,7 @@ impl Core {
         let (Some(id), Some(store)) = (topic.stored_as, self.store()) else {
             return Ok(Commit::done());
         };
+        self.check_leads()?;
         let (entry, commit) = Commit::of_entry();
         store.confirm_topic(id, topic.settings.partitions, entry)?;
         Ok(commit)

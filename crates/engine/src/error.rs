@@ -241,6 +241,15 @@ impl Error {
         Self { redirect: leader.map(Box::from), ..Self::new(ErrorKind::NotLeader, message) }
     }
 
+    /// Returns the error for a change that was appended under a leadership which ended before the change was committed.
+    /// The next leader may have it.
+    #[cold]
+    pub fn leadership_ended() -> Self {
+        let message = "the leader changed before this was committed, and it may have been carried out: send it again \
+                       only if it may happen twice, or if it has a number by which the next leader recognizes it";
+        Self::new(ErrorKind::Disconnected, message)
+    }
+
     /// Returns the error for a client that has reached a rate limit and has to wait `retry_after_ms`, at least 1 s.
     #[cold]
     pub fn throttled(message: impl Into<String>, retry_after_ms: u32) -> Self {

@@ -53,5 +53,5 @@ pub use partition::{Partition, Placed};
 pub use pattern::{Missing, Pattern, Rule};
 pub use producers::Isolation;
 pub use record::{
-    Acks, BatchBuilder, Decision, DraftBatch, Marker, Producer, Record, RecordBatch, RecordView, Records,
+    Acks, BatchBuilder, Decision, DraftBatch, Marker, ONLY_EPOCH, Producer, Record, RecordBatch, RecordView, Records,
 };

@@ -9,13 +9,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Offset;
 use crate::limits::{PARTITION_ABORTED_MAX, PARTITION_TRANSACTIONS_MAX};
 use crate::producers::{Aborted, Producers, Step};
-use crate::record::{DraftBatch, Producer, RecordBatch};
+use crate::record::{DraftBatch, ONLY_EPOCH, Producer, RecordBatch};
 
 /// Append order of one partition.
 #[derive(Debug, Default)]
 pub struct Partition {
     /// Offset of the next record. Invariant: every smaller offset was assigned exactly once.
     end: Offset,
+    /// Leader epoch of the batches that are placed here.
+    epoch: i32,
     producers: Producers,
     /// Epochs of the producers that the coordinator allows to write transactions here, by producer id. The coordinator
     /// begins open transactions again after a restart.
@@ -35,7 +37,12 @@ impl Partition {
     /// Returns a partition that resumes after a restart. The snapshot of its producers covers the log up to `end`;
     /// [`Partition::replay`] adds the batches after it.
     pub fn resume(end: Offset, producers: Producers) -> Self {
-        Self { end, producers, begun: HashMap::default() }
+        Self { end, epoch: ONLY_EPOCH, producers, begun: HashMap::default() }
+    }
+
+    /// Returns the partition with this leader epoch in all batches that it places.
+    pub fn led_in(self, epoch: i32) -> Self {
+        Self { epoch, ..self }
     }
 
     pub fn end(&self) -> Offset {
@@ -69,7 +76,7 @@ impl Partition {
             None if is_transactional => return Err(Error::invalid("a batch of a transaction names its producer")),
             None => {}
         }
-        Ok(Placed::New(draft.stamp(self.end)))
+        Ok(Placed::New(draft.stamp_in(self.end, self.epoch)))
     }
 
     /// Checks a batch against the transactions that were begun here. A transaction that was not begun here, or has
@@ -188,6 +195,13 @@ mod tests {
         assert_eq!(partition.append(draft(3, first(0))), Ok(Placed::Duplicate { base_offset: 1 }));
         assert!(partition.append(draft(1, first(4))).is_err(), "one is missing");
         assert_eq!(partition.end(), 4);
+
+        let mut led = Partition::default().led_in(7);
+        let Ok(Placed::New(batch)) = led.append(draft(2, None)) else {
+            panic!("not appended");
+        };
+        let parsed = RecordBatch::parse(batch.bytes().clone()).expect("the checksum does not cover the epoch");
+        assert_eq!((parsed.leader_epoch(), parsed.base_offset()), (7, 0));
 
         let mut resumed = Partition::resume(1, Producers::default());
         resumed.replay(&draft(3, first(0)).stamp(1));

@@ -20,6 +20,7 @@ mod exchange;
 mod issuer;
 mod otlp;
 mod ports;
+mod restore;
 
 /// Version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -23,6 +23,7 @@ use crate::door_table::{Common, row};
 use crate::issuer;
 use crate::otlp::{self, OtlpSettings};
 use crate::ports;
+use crate::restore::restore;
 
 /// Interval between checks of the certificate files. A check costs one system call per file.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(5);
@@ -96,14 +97,7 @@ impl Server {
         });
         let workers = Arc::new(Workers::start(settings.threads)?);
         let broker = start_broker(config, &workers)?;
-        broker.security.open().await.map_err(io::Error::other)?;
-        broker.caches.restore().await.map_err(io::Error::other)?;
-        broker.restore_streams(doors::redis::place_of).await.map_err(io::Error::other)?;
-        // If these settings cannot be read, topics keep their settings: other defaults could delete their records.
-        if let Err(error) = doors::kafka::restore_settings(&broker).await {
-            tracing::error!(%error, "settings of the broker that Kafka clients changed are not effective");
-        }
-        config.definitions().create(&broker).await.map_err(io::Error::other)?;
+        restore(config, &broker).await?;
         let tls = tls.await.map_err(io::Error::other)??;
         let shutdown_timeout = settings.shutdown_timeout;
         let mut server = Self {

@@ -105,6 +105,7 @@ impl PartitionCell {
         if state.is_deleted {
             return Err(Refused::Failed(self.gone()));
         }
+        state.check_changes().map_err(Refused::Failed)?;
         if self.has_ended_member.load(Ordering::Relaxed) && self.has_ended_member.swap(false, Ordering::AcqRel) {
             state.fanout.leave(|subscriber| subscriber.has_ended());
         }

@@ -23,6 +23,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::clock::Clock;
 use crate::commit::{Commit, LogNumber};
+use crate::leadership::Epoch;
 use crate::log::Log;
 use crate::subscriber::Subscriber;
 use crate::view::QueueView;
@@ -59,6 +60,8 @@ struct State {
     uncommitted: Uncommitted,
     number: LogNumber,
     is_deleted: bool,
+    /// Reason why the partition takes no changes any more: the leadership of its broker has ended.
+    refused: Option<Box<Error>>,
 }
 
 /// Bounds of a partition's log at one moment.
@@ -73,9 +76,10 @@ pub struct Extent {
 }
 
 impl PartitionCell {
-    pub(crate) fn new(topic: TopicName, id: PartitionId, log: Log, clock: Clock) -> Self {
+    pub(crate) fn new(topic: TopicName, id: PartitionId, log: Log, epoch: Epoch) -> Self {
         let (end, producers) = log.resume();
-        let order = Partition::resume(end, producers);
+        let Epoch { clock, epoch } = epoch;
+        let order = Partition::resume(end, producers).led_in(epoch);
         let state = State {
             clock,
             order,
@@ -87,6 +91,7 @@ impl PartitionCell {
             uncommitted: VecDeque::new(),
             number: LogNumber::next(),
             is_deleted: false,
+            refused: None,
         };
         Self {
             topic,
@@ -138,12 +143,23 @@ impl PartitionCell {
         self.state.lock().commit_of(end)
     }
 
+    /// Refuses all changes from here on with this error. What was accepted before keeps its outcome.
+    pub(crate) fn refuse_changes(&self, error: &Error) {
+        self.state.lock().refused = Some(Box::new(error.clone()));
+    }
+
     pub(super) fn gone(&self) -> Error {
         Error::not_found(format!("topic {} was deleted", self.topic))
     }
 }
 
 impl State {
+    /// Fails if the partition takes no changes any more.
+    #[inline]
+    pub(super) fn check_changes(&self) -> Result<()> {
+        self.refused.as_ref().map_or(Ok(()), |error| Err(error.as_ref().clone()))
+    }
+
     /// Returns the commit of all records before this offset, which were accepted already.
     pub(super) fn commit_of(&mut self, end: Offset) -> Result<Commit> {
         if self.is_deleted {

@@ -12,6 +12,7 @@ impl PartitionCell {
         if state.is_deleted {
             return Err(self.gone());
         }
+        state.check_changes()?;
         state.log.check_served()?;
         if !state.log.takes_transactions() {
             let message = format!("topic {} is stored in SQLite, which does not support transactions", self.topic);

@@ -43,6 +43,7 @@ impl PartitionCell {
         if state.is_deleted {
             return Err(self.gone());
         }
+        state.check_changes()?;
         let extent = state.log.extent();
         let before = if before == Offset::MAX { extent.end } else { before };
         if before > extent.end {
@@ -98,6 +99,7 @@ impl PartitionCell {
 impl State {
     /// Deletes the records before `start`. Returns the bytes of memory that became free.
     pub(super) fn delete_before(&mut self, start: Offset, cell: &Arc<PartitionCell>) -> Result<usize> {
+        self.check_changes()?;
         let before = self.log.memory_bytes();
         self.log.set_start(start, || cell.clone())?;
         Ok(before - self.log.memory_bytes())

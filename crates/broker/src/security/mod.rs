@@ -145,6 +145,7 @@ struct Counts {
 
 impl Security {
     pub(crate) fn new(core: Arc<Core>, topic: Option<Arc<Topic>>) -> Result<Self> {
+        topic.iter().try_for_each(|topic| core.hide(topic.clone()))?;
         let settings = &core.settings().security;
         let mut users = Users::new(random(32)?);
         for user in &settings.users {
@@ -628,9 +629,12 @@ impl Security {
             None => {
                 let settings = TopicSettings { partitions: 1, ..state_log::settings(Storage::Disk) };
                 // The topic's records are never durable before the topic is, so there is nothing to wait for.
+                self.core.check_leads()?;
                 let (entry, _) = Commit::of_entry();
                 let made = store.create_topic(TopicName::parse(SECURITY_TOPIC)?, settings, entry)?;
-                topic.insert(Topic::stored(store.directory(), made, self.core.settings().clock))
+                let made = Topic::stored(self.core.ids(), made, self.core.epoch());
+                self.core.hide(made.clone())?;
+                topic.insert(made)
             }
         };
         if records.is_empty() {

@@ -13,6 +13,7 @@ mod growing;
 mod identity;
 mod joining;
 mod lanes;
+mod leaderships;
 mod limits;
 mod old_directory;
 mod security;

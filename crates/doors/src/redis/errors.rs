@@ -57,8 +57,9 @@ impl From<Error> for Fail {
             // The word for which go-redis repeats a command (`shouldRetry` in its error.go), as do cluster clients.
             ErrorKind::DiskFull => "TRYAGAIN",
             // Not `MOVED`: its address would have to be one of this protocol, and its slot one of a cluster.
-            ErrorKind::NotLeader => "TRYAGAIN",
-            ErrorKind::Timeout | ErrorKind::ShuttingDown | ErrorKind::Disconnected => "TRYAGAIN",
+            // Redis Cluster has this word for a node that may not execute commands, and go-redis repeats it, too.
+            ErrorKind::NotLeader => "CLUSTERDOWN",
+            ErrorKind::Timeout | ErrorKind::ShuttingDown => "TRYAGAIN",
             ErrorKind::NotFound => "ERR no such key:",
             ErrorKind::Malformed
             | ErrorKind::Corrupt
@@ -69,6 +70,8 @@ impl From<Error> for Fail {
             | ErrorKind::OutOfRange
             | ErrorKind::NoResponders
             | ErrorKind::SlowSubscriber
+            // The command may have been executed: clients must not repeat it on their own.
+            | ErrorKind::Disconnected
             | ErrorKind::Internal
             | ErrorKind::OutOfSequence
             | ErrorKind::Fenced => "ERR",
@@ -89,8 +92,10 @@ mod tests {
     }
 
     #[test]
-    fn a_not_leader_error_asks_for_a_retry() {
+    fn a_change_of_the_leader_asks_for_a_retry_unless_the_command_may_have_been_executed() {
         let fail = Fail::from(Error::not_leader("why", Some("b.example:7400")));
-        assert_eq!((&*fail.text, fail.is_full), (&b"TRYAGAIN why"[..], false));
+        assert_eq!((&*fail.text, fail.is_full), (&b"CLUSTERDOWN why"[..], false));
+        let unknown = Fail::from(Error::leadership_ended());
+        assert!(unknown.text.starts_with(b"ERR the leader changed"), "{:?}", unknown.text.escape_ascii());
     }
 }

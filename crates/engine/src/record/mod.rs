@@ -44,6 +44,9 @@ use records::{read_header, read_record};
 /// Bytes of a batch before its records.
 pub const BATCH_HEADER_BYTES: usize = 61;
 
+/// Leader epoch of the batches of a broker that is alone, which only ever has one leader.
+pub const ONLY_EPOCH: i32 = 0;
+
 const AT_LENGTH: usize = 8;
 const AT_LEADER_EPOCH: usize = 12;
 const AT_MAGIC: usize = 16;
@@ -462,11 +465,15 @@ impl DraftBatch {
         self.bytes.freeze()
     }
 
-    /// Sets the offset and the leader epoch of the batch, the two fields that the checksum does not cover. The leader
-    /// epoch is 0, as there is only one leader.
-    pub fn stamp(mut self, base_offset: Offset) -> RecordBatch {
+    /// Sets the offset of the batch, and [`ONLY_EPOCH`] as its leader epoch.
+    pub fn stamp(self, base_offset: Offset) -> RecordBatch {
+        self.stamp_in(base_offset, ONLY_EPOCH)
+    }
+
+    /// Sets the offset and the leader epoch of the batch, the two fields that the checksum does not cover.
+    pub fn stamp_in(mut self, base_offset: Offset, leader_epoch: i32) -> RecordBatch {
         put_at(&mut self.bytes, 0, &base_offset.to_be_bytes());
-        put_at(&mut self.bytes, AT_LEADER_EPOCH, &0u32.to_be_bytes());
+        put_at(&mut self.bytes, AT_LEADER_EPOCH, &leader_epoch.to_be_bytes());
         RecordBatch { bytes: self.bytes.freeze() }
     }
 }
@@ -501,6 +508,11 @@ impl RecordBatch {
 
     pub fn base_offset(&self) -> Offset {
         u64_at(&self.bytes, 0)
+    }
+
+    /// Returns the leader epoch in which the batch was appended. It never falls from one batch of a log to the next.
+    pub fn leader_epoch(&self) -> i32 {
+        u32_at(&self.bytes, AT_LEADER_EPOCH) as i32
     }
 
     /// Returns the number of records. After compaction a batch may have fewer records than offsets, or none.
