@@ -82,6 +82,12 @@ impl Core {
             &rows(&|node| node.is_alive.into()),
         )?;
         out.gauges(
+            "thalweg_cluster_node_voter",
+            "1 for a node that votes, 0 for one that only follows",
+            "node",
+            &rows(&|node| node.is_voter.into()),
+        )?;
+        out.gauges(
             "thalweg_cluster_node_lag_bytes",
             "Bytes of the log that a node does not have yet",
             "node",

@@ -21,8 +21,10 @@ mod transactions;
 // The core: the paths of publish, subscribe and fetch.
 mod core;
 mod leading;
+mod arrivals;
 mod publish;
 mod fetch;
+mod epochs;
 mod subscribe;
 mod permit;
 mod limited;

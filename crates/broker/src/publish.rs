@@ -308,7 +308,7 @@ impl Core {
         let partitions = options.partitions;
         let is_duplicate = appended.is_duplicate;
         let is_committed = appended.is_on_disk && appended.commit.is_done();
-        let arrival_ms = options.arrival_ms.filter(|_| !appended.is_duplicate);
+        let arrival_ms = appended.arrival_ms;
         let published =
             Published { partition, base_offset, partitions, receivers, is_committed, is_duplicate, arrival_ms };
         Ok((published, appended.commit))

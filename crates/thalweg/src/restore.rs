@@ -13,6 +13,7 @@ use crate::config::Config;
 pub(crate) async fn restore(config: &Config, broker: &Arc<Broker>) -> io::Result<()> {
     broker.security.open().await.map_err(io::Error::other)?;
     broker.caches.restore().await.map_err(io::Error::other)?;
+    broker.restore_arrivals().await;
     broker.restore_streams(doors::redis::place_of).await.map_err(io::Error::other)?;
     // If these settings cannot be read, topics keep their settings: other defaults could delete their records.
     if let Err(error) = doors::kafka::restore_settings(broker).await {

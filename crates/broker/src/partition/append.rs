@@ -14,6 +14,9 @@ use crate::subscriber::Subscriber;
 use crate::view::QueueView;
 use crate::wakes::Wakes;
 
+/// Maximum difference in ms between the clocks of two leaders for which the arrival times of the later one wait.
+const AHEAD_MS_MAX: i64 = 60_000;
+
 /// A batch that was appended: its offsets, and when it is durable.
 pub(crate) struct AppendedBatch {
     pub base_offset: Offset,
@@ -22,6 +25,8 @@ pub(crate) struct AppendedBatch {
     pub is_duplicate: bool,
     /// `true` if the records are on disk once `commit` is done; `false` in memory, and if the caller does not wait.
     pub is_on_disk: bool,
+    /// Timestamp of the records, if the topic sets timestamps on arrival.
+    pub arrival_ms: Option<i64>,
     pub commit: Commit,
 }
 
@@ -118,7 +123,14 @@ impl PartitionCell {
         if let Some(base_offset) = state.sent_before(options).map_err(Refused::Failed)? {
             let commit = state.commit_of(base_offset + 1).map_err(Refused::Failed)?;
             let is_on_disk = state.log.is_durable();
-            return Ok(AppendedBatch { base_offset, receivers: 0, is_duplicate: true, is_on_disk, commit });
+            return Ok(AppendedBatch {
+                base_offset,
+                receivers: 0,
+                is_duplicate: true,
+                is_on_disk,
+                arrival_ms: None,
+                commit,
+            });
         }
         if let Some(at) = options.at
             && at != state.order.end()
@@ -149,12 +161,20 @@ impl PartitionCell {
             admitted => admitted.map_err(Refused::Failed)?,
         }
         let is_on_disk = options.awaits_commit && state.log.is_durable();
+        let (batch, arrival_ms) = state.arrive(batch, options);
         let batch = match state.order.place(batch).map_err(Refused::Failed)? {
             Placed::New(batch) => batch,
             Placed::Duplicate { base_offset } => {
                 let commit = state.commit_of(base_offset + count).map_err(Refused::Failed)?;
                 let commit = if options.awaits_commit { commit } else { Commit::done() };
-                return Ok(AppendedBatch { base_offset, receivers: 0, is_duplicate: true, is_on_disk, commit });
+                return Ok(AppendedBatch {
+                    base_offset,
+                    receivers: 0,
+                    is_duplicate: true,
+                    is_on_disk,
+                    arrival_ms: None,
+                    commit,
+                });
             }
         };
         let receivers = state.fanout.receivers();
@@ -187,7 +207,13 @@ impl PartitionCell {
         } else {
             Commit::done()
         };
-        Ok(AppendedBatch { base_offset, receivers, is_duplicate: false, is_on_disk, commit })
+        Ok(AppendedBatch { base_offset, receivers, is_duplicate: false, is_on_disk, arrival_ms, commit })
+    }
+
+    /// Lets no later record arrive before this time.
+    pub(crate) fn arrive_from(&self, arrival_ms: i64) {
+        let mut state = self.state.lock();
+        state.arrives_from_ms = state.arrives_from_ms.max(arrival_ms);
     }
 
     /// Returns an error if the journal's queue is so full that one more append would have to wait.
@@ -238,6 +264,20 @@ impl State {
         match &options.dedup {
             Some(id) => self.dedup.find(id, options.now_ms),
             None => Ok(None),
+        }
+    }
+
+    /// Returns the batch with its arrival time, if the topic sets one: the clock's, or that of the newest record if an
+    /// earlier leader's clock was ahead. A clock that was far ahead was wrong, and is not followed.
+    fn arrive(&self, mut batch: DraftBatch, options: &AppendOptions) -> (DraftBatch, Option<i64>) {
+        let from_ms = self.arrives_from_ms;
+        let is_early = |at_ms: &i64| *at_ms < from_ms && from_ms <= at_ms.saturating_add(AHEAD_MS_MAX);
+        match options.arrival_ms {
+            Some(at_ms) if is_early(&at_ms) && !batch.is_control() => {
+                batch.set_arrival(from_ms);
+                (batch, Some(from_ms))
+            }
+            arrival_ms => (batch, arrival_ms),
         }
     }
 

@@ -60,6 +60,8 @@ struct State {
     uncommitted: Uncommitted,
     number: LogNumber,
     is_deleted: bool,
+    /// Time before which no record arrives: that of the newest one of earlier leaders.
+    arrives_from_ms: i64,
     /// Reason why the partition takes no changes any more: the leadership of its broker has ended.
     refused: Option<Box<Error>>,
 }
@@ -91,6 +93,7 @@ impl PartitionCell {
             uncommitted: VecDeque::new(),
             number: LogNumber::next(),
             is_deleted: false,
+            arrives_from_ms: i64::MIN,
             refused: None,
         };
         Self {

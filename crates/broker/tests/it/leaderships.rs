@@ -302,6 +302,47 @@ async fn a_broker_whose_leadership_has_ended_changes_nothing_more() {
     check(&next, &left, 4).await;
 }
 
+/// The clock of the second leader is 5 s behind that of the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn arrival_times_do_not_step_back_after_a_change_of_the_leader() {
+    fn behind() -> u64 {
+        broker::Clock::SYSTEM.now_ms() - 5000
+    }
+    fn far_behind() -> u64 {
+        broker::Clock::SYSTEM.now_ms() - 500_000
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let (store, _) = open(dir.path());
+    let nodes = Arc::new(Three::default());
+    let broker = lead(&store, 3, &nodes).await;
+    let settings = TopicSettings { arrival_times: true, ..TopicSettings::of_broker() };
+    broker.create_topic("t", settings).await.expect("created");
+    let first = publish(&broker, draft(None, &["a"])).await.expect("published").arrival_ms.expect("a time");
+    wait_until_gone(broker).await;
+
+    let start = async |term, clock: fn() -> u64| {
+        let settings = Settings { clock: broker::Clock::reading(clock), ..Settings::default() };
+        let leadership = Leadership { term, node: 1, ids: FOUNDER, nodes: nodes.clone() };
+        let stored = (store.clone(), store.topics());
+        let broker = Broker::start_leading(settings, &[Handle::current()], stored, leadership).expect("started");
+        broker.restore_arrivals().await;
+        broker
+    };
+    let broker = start(4, behind).await;
+    let second = publish(&broker, draft(None, &["b"])).await.expect("published").arrival_ms;
+    assert_eq!(second, Some(first));
+    let limits =
+        FetchLimits { bytes_min: 0, bytes_max: 1 << 20, wait: Duration::ZERO, isolation: Isolation::Committed };
+    let from = FetchFrom { topic: "t", partition: 0, offset: 1, bytes_max: 1 << 20 };
+    let fetched = broker.fetch_many(&[from], limits).await.pop().expect("one").expect("readable");
+    assert_eq!(fetched.batches[0].arrival_ms(), Some(first), "the answer is what readers see");
+    wait_until_gone(broker).await;
+    // A clock that is minutes apart is wrong, and times follow the leader's.
+    let broker = start(5, far_behind).await;
+    let third = publish(&broker, draft(None, &["c"])).await.expect("published").arrival_ms.expect("a time");
+    assert!(third < first - 100_000, "{third} {first}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_has_no_topics_in_sqlite() {
     let dir = tempfile::tempdir().expect("a folder");

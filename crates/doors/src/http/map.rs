@@ -443,7 +443,11 @@ pub(super) async fn ready(State(http): State<Arc<Http>>, peer: Peer) -> Result<R
     {
         return Err(Failure::with_status(why, StatusCode::SERVICE_UNAVAILABLE));
     }
-    Ok(plain("ready\n".into()))
+    http.broker.check_leads()?;
+    Ok(plain(match http.broker.leadership() {
+        None => "ready\n".into(),
+        Some(leadership) => format!("ready\nnode {} leads in term {}\n", leadership.node, leadership.term),
+    }))
 }
 
 pub(super) async fn help(peer: Peer, headers: HeaderMap) -> Response {

@@ -1,13 +1,14 @@
-//! Topics, partitions and records as Kafka's tools create, describe and delete them, and the cluster of one node.
+//! Topics, partitions and records as Kafka's tools create, describe and delete them, and the nodes of the cluster.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use broker::{Broker, TopicOutline};
 use engine::security::Resource;
-use engine::{Error, ErrorKind, Offset, TopicId, TopicName, TopicSettings};
+use engine::{Error, ErrorKind, Offset, Storage, TopicId, TopicName, TopicSettings};
 
-use super::caller::{Caller, LEADER_EPOCH, NODE_ID};
+use super::caller::Caller;
+use super::cluster::Cluster;
 use super::configs::{self, Draft, Levels};
 use super::errors::{self, Code};
 use super::messages::Uuid;
@@ -91,7 +92,7 @@ async fn create(
 ) -> Result<(Uuid, TopicSettings), Failure> {
     caller.may_create(broker, 19, &wanted.name).map_err(denied)?;
     let name = TopicName::parse(&wanted.name).map_err(of_name)?;
-    let mut draft = Draft::new(broker, partitions_of(wanted)?);
+    let mut draft = Draft::new(broker, partitions_of(&caller.cluster(broker), wanted)?);
     wanted.configs.iter().try_for_each(|config| draft.set(&config.name, config.value.as_deref()))?;
     let of_settings = |error: Error| match error.kind {
         ErrorKind::Invalid => (Code::INVALID_CONFIG, error.message),
@@ -112,8 +113,9 @@ async fn create(
     Ok((uuid(status.id), status.settings))
 }
 
-/// Returns the requested number of partitions. An assignment of replicas can only name this node.
-fn partitions_of(wanted: &CreatableTopic) -> Result<u32, Failure> {
+/// Returns the requested number of partitions. A topic has as many replicas as the cluster allows, also if fewer are
+/// requested; an assignment of replicas must name all of them.
+fn partitions_of(cluster: &Cluster, wanted: &CreatableTopic) -> Result<u32, Failure> {
     let CreatableTopic { num_partitions, replication_factor, assignments, .. } = wanted;
     if !assignments.is_empty() {
         if *num_partitions != AS_SET || i32::from(*replication_factor) != AS_SET {
@@ -128,11 +130,16 @@ fn partitions_of(wanted: &CreatableTopic) -> Result<u32, Failure> {
             let message = "the partitions of an assignment must be 0, 1, 2 and so on, without a gap".to_owned();
             return Err((Code::INVALID_REPLICA_ASSIGNMENT, message));
         }
-        assignments.iter().try_for_each(|assignment| check_replicas(&assignment.broker_ids))?;
+        assignments.iter().try_for_each(|assignment| cluster.check_replicas(&assignment.broker_ids))?;
         return Ok(assignments.len() as u32);
     }
-    if !matches!(i32::from(*replication_factor), AS_SET | 1) {
-        let message = format!("the replication factor must be 1, not {replication_factor}: the cluster has one node");
+    let factor_max = cluster.replicas(Storage::Disk).len();
+    let factor = i32::from(*replication_factor);
+    if factor != AS_SET && !usize::try_from(factor).is_ok_and(|factor| (1..=factor_max).contains(&factor)) {
+        let message = match factor_max {
+            1 => format!("the replication factor must be 1, not {factor}: the cluster has one node"),
+            most => format!("the replication factor must be 1 to {most}, not {factor}: {most} nodes vote"),
+        };
         return Err((Code::INVALID_REPLICATION_FACTOR, message));
     }
     match *num_partitions {
@@ -144,16 +151,6 @@ fn partitions_of(wanted: &CreatableTopic) -> Result<u32, Failure> {
 
 fn too_many(partitions: i32) -> String {
     format!("a topic has 1 to {} partitions, not {partitions}", engine::limits::PARTITIONS_MAX)
-}
-
-pub(super) fn check_replicas(nodes: &[i32]) -> Result<(), Failure> {
-    match nodes {
-        [NODE_ID] => Ok(()),
-        _ => {
-            let message = format!("replicas on {nodes:?}: the only node is {NODE_ID}");
-            Err((Code::INVALID_REPLICA_ASSIGNMENT, message))
-        }
-    }
 }
 
 fn created(
@@ -183,7 +180,7 @@ fn created(
         error_message: None,
         topic_config_error_code: may_see.err().unwrap_or(Code::NONE).0,
         num_partitions: settings.partitions as i32,
-        replication_factor: 1,
+        replication_factor: caller.cluster(broker).replicas(settings.storage).len() as i16,
         configs,
     }
 }
@@ -280,7 +277,8 @@ async fn grow(
             let message = format!("{} partitions are added, and {} assigned", count - has, assignments.len());
             return Err((Code::INVALID_REPLICA_ASSIGNMENT, message));
         }
-        assignments.iter().try_for_each(|assignment| check_replicas(&assignment.broker_ids))?;
+        let cluster = caller.cluster(broker);
+        assignments.iter().try_for_each(|assignment| cluster.check_replicas(&assignment.broker_ids))?;
     }
     if is_dry_run {
         return Ok(());
@@ -338,13 +336,24 @@ pub(super) fn describe_cluster(
         let error_message = Some(message.to_owned());
         return DescribeClusterResponse { error_code: code.0, error_message, endpoint_type, ..Default::default() };
     }
-    let (host, port) = caller.advertised.clone();
+    let cluster = caller.cluster(broker);
+    let node = |(broker_id, host, port): (i32, &str, u16), is_fenced| DescribeClusterBroker {
+        broker_id,
+        host: host.to_owned(),
+        port: port.into(),
+        is_fenced,
+        ..Default::default()
+    };
+    let mut brokers: Vec<_> = cluster.brokers().map(|at| node(at, false)).collect();
+    if request.include_fenced_brokers {
+        brokers.extend(cluster.fenced().map(|at| node(at, true)));
+    }
     let is_asked = request.include_cluster_authorized_operations;
     DescribeClusterResponse {
         endpoint_type,
         cluster_id: topics::cluster_id(broker),
-        controller_id: NODE_ID,
-        brokers: vec![DescribeClusterBroker { broker_id: NODE_ID, host, port: port.into(), ..Default::default() }],
+        controller_id: cluster.leader,
+        brokers,
         cluster_authorized_operations: caller.operations(broker, &Resource::CLUSTER, is_asked),
         ..Default::default()
     }
@@ -369,6 +378,7 @@ pub(super) fn describe_topic_partitions(
         .map_or((String::new(), 0), |cursor| (cursor.topic_name, usize::try_from(cursor.partition_index).unwrap_or(0)));
     let mut room = usize::try_from(request.response_partition_limit).unwrap_or(0).clamp(1, PARTITIONS_PER_ANSWER_MAX);
     let mut answer = DescribeTopicPartitionsResponse::default();
+    let cluster = caller.cluster(broker);
     for name in names.into_iter().filter(|name| *name >= from) {
         // If the topic was deleted in the meantime, its remaining partitions are skipped.
         let begin = if name == from { std::mem::take(&mut first) } else { 0 };
@@ -402,7 +412,7 @@ pub(super) fn describe_topic_partitions(
         room -= end.saturating_sub(begin);
         let is_whole = end == partitions;
         let operations = caller.operations(broker, &resource, true);
-        answer.topics.push(describe(&outline, begin..end, operations));
+        answer.topics.push(describe(&cluster, &outline, begin..end, operations));
         if !is_whole {
             answer.next_cursor = Some(Cursor { topic_name: name, partition_index: end as i32 });
             break;
@@ -412,20 +422,25 @@ pub(super) fn describe_topic_partitions(
 }
 
 fn describe(
+    cluster: &Cluster,
     outline: &TopicOutline,
     partitions: std::ops::Range<usize>,
     topic_authorized_operations: i32,
 ) -> DescribeTopicPartitionsResponseTopic {
+    let storage = outline.settings.storage;
+    let [replicas, in_sync, offline] =
+        [cluster.replicas(storage), cluster.in_sync_replicas(storage), cluster.offline_replicas(storage)];
     let partition = |partition_index| DescribeTopicPartitionsResponsePartition {
+        error_code: cluster.leader_error().0,
         partition_index,
-        leader_id: NODE_ID,
-        leader_epoch: LEADER_EPOCH,
-        replica_nodes: vec![NODE_ID],
-        isr_nodes: vec![NODE_ID],
+        leader_id: cluster.leader,
+        leader_epoch: cluster.epoch,
+        replica_nodes: replicas.clone(),
+        isr_nodes: in_sync.clone(),
+        offline_replicas: offline.clone(),
         // These lists may be null, but Kafka's own client iterates over them without a check.
         eligible_leader_replicas: Some(Vec::new()),
         last_known_elr: Some(Vec::new()),
-        ..Default::default()
     };
     DescribeTopicPartitionsResponseTopic {
         name: Some(outline.name.to_string()),

@@ -10,14 +10,10 @@ use engine::security::TenantName;
 use engine::{DraftBatch, Error, ErrorKind, TopicId, TopicName};
 use tokio::sync::Notify;
 
+use super::cluster::Cluster;
 use super::errors::{self, Code};
 use super::messages::Uuid;
 use super::share::ShareConnection;
-
-/// Id of the only node that clients see.
-pub(super) const NODE_ID: i32 = 1;
-/// Epoch of every leader; leaders never change.
-pub(super) const LEADER_EPOCH: i32 = 0;
 
 /// Client on whose behalf a request is handled.
 pub(super) struct Caller {
@@ -84,6 +80,11 @@ pub(super) fn millis(delay: Duration) -> i32 {
 }
 
 impl Caller {
+    /// Returns the nodes of the cluster, for a response to the client.
+    pub(super) fn cluster(&self, broker: &Broker) -> Cluster {
+        Cluster::of(broker, &self.advertised)
+    }
+
     /// Asks the client to wait if a limit has refused a part of its request.
     pub(super) fn note_wait(&self, error: &Error) {
         if error.is_throttled() {

@@ -14,6 +14,7 @@ impl Code {
     pub const OFFSET_OUT_OF_RANGE: Self = Self(1);
     pub const CORRUPT_MESSAGE: Self = Self(2);
     pub const UNKNOWN_TOPIC_OR_PARTITION: Self = Self(3);
+    pub const LEADER_NOT_AVAILABLE: Self = Self(5);
     pub const NOT_LEADER_OR_FOLLOWER: Self = Self(6);
     pub const REQUEST_TIMED_OUT: Self = Self(7);
     pub const REPLICA_NOT_AVAILABLE: Self = Self(9);
@@ -58,9 +59,11 @@ impl Code {
     pub const NON_EMPTY_GROUP: Self = Self(68);
     pub const GROUP_ID_NOT_FOUND: Self = Self(69);
     pub const FETCH_SESSION_ID_NOT_FOUND: Self = Self(70);
+    pub const FENCED_LEADER_EPOCH: Self = Self(74);
     pub const UNKNOWN_LEADER_EPOCH: Self = Self(75);
     pub const MEMBER_ID_REQUIRED: Self = Self(79);
     pub const GROUP_MAX_SIZE_REACHED: Self = Self(81);
+    pub const PREFERRED_LEADER_NOT_AVAILABLE: Self = Self(80);
     pub const FENCED_INSTANCE_ID: Self = Self(82);
     pub const ELECTION_NOT_NEEDED: Self = Self(84);
     pub const NO_REASSIGNMENT_IN_PROGRESS: Self = Self(85);

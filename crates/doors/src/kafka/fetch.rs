@@ -340,14 +340,6 @@ fn encode_partition(
     Write::new(out.buf(), is_flexible).tags();
 }
 
-/// Checks the leader epoch that a client names. The only leader has epoch 0.
-pub(super) fn check_leader_epoch(epoch: i32) -> std::result::Result<(), Code> {
-    match epoch {
-        ..=0 => Ok(()),
-        1.. => Err(Code::UNKNOWN_LEADER_EPOCH),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use engine::{BatchBuilder, DraftBatch, Offset};

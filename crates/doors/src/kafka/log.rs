@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use broker::{Broker, Isolation};
 use engine::security::Resource;
-use engine::{PartitionId, Result};
+use engine::{Offset, PartitionId, Result};
 
-use super::caller::{Caller, LEADER_EPOCH};
+use super::caller::Caller;
+use super::cluster::check_leader_epoch;
 use super::errors::{self, Code};
-use super::fetch::{check_leader_epoch, isolation};
+use super::fetch::isolation;
 use super::messages::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse,
     ListOffsetsTopicResponse,
 };
 use super::messages::offset_for_leader_epoch::{
-    EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, OffsetForLeaderPartition,
+    EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 };
 use super::outcome::twice;
@@ -49,16 +50,16 @@ pub(super) async fn list_offsets(
             let partition_index = wanted.partition_index;
             let is_twice = !twice.is_empty() && twice.contains(&(topic.name.clone(), partition_index));
             let is_asked_well = if is_twice { Err(Code::INVALID_REQUEST) } else { may_describe };
-            let found = match is_asked_well.and_then(|()| check_leader_epoch(wanted.current_leader_epoch)) {
+            let found = match is_asked_well.and_then(|()| check_leader_epoch(broker, wanted.current_leader_epoch)) {
                 Ok(()) => offset_of(broker, &topic.name, &wanted, isolation).await.map_err(|e| errors::code(&e)),
                 Err(code) => Err(code),
             };
             partitions.push(match found {
-                Ok((offset, timestamp)) => ListOffsetsPartitionResponse {
+                Ok((offset, timestamp, leader_epoch)) => ListOffsetsPartitionResponse {
                     partition_index,
                     timestamp,
                     offset,
-                    leader_epoch: LEADER_EPOCH,
+                    leader_epoch,
                     error_code: Code::NONE.0,
                 },
                 Err(Code(error_code)) => ListOffsetsPartitionResponse {
@@ -75,8 +76,24 @@ pub(super) async fn list_offsets(
     ListOffsetsResponse { topics, ..Default::default() }
 }
 
-/// Returns an offset, with the timestamp of its record if a timestamp was requested.
+/// Returns an offset, with the timestamp of its record if a timestamp was requested, and the leader epoch of that
+/// record.
 async fn offset_of(
+    broker: &Arc<Broker>,
+    topic: &str,
+    wanted: &ListOffsetsPartition,
+    isolation: Isolation,
+) -> Result<(i64, i64, i32)> {
+    let (offset, timestamp) = position_of(broker, topic, wanted, isolation).await?;
+    let partition = wanted.partition_index as PartitionId;
+    let epoch = match (wanted.timestamp, Offset::try_from(offset)) {
+        (LATEST, _) | (_, Err(_)) => broker.leader_epoch(),
+        (_, Ok(offset)) => broker.epoch_at(topic, partition, offset).await?,
+    };
+    Ok((offset, timestamp, epoch))
+}
+
+async fn position_of(
     broker: &Arc<Broker>,
     topic: &str,
     wanted: &ListOffsetsPartition,
@@ -101,40 +118,39 @@ async fn offset_of(
     Ok(found(record.filter(|(offset, _)| *offset < end)))
 }
 
-fn found(record: Option<(engine::Offset, i64)>) -> (i64, i64) {
+fn found(record: Option<(Offset, i64)>) -> (i64, i64) {
     record.map_or((NONE, NONE), |(offset, timestamp)| (offset as i64, timestamp))
 }
 
-/// Returns the end offset of a leader epoch; there is only one epoch.
-pub(super) fn offset_for_leader_epoch(
+/// Returns the end offset of each leader epoch that a client names (KIP-320): a consumer whose position is after it has
+/// read records that the log does not have any more.
+pub(super) async fn offset_for_leader_epoch(
     broker: &Broker,
     caller: &Caller,
     request: OffsetForLeaderEpochRequest,
 ) -> OffsetForLeaderEpochResponse {
-    let end = |topic: &str, wanted: &OffsetForLeaderPartition| {
-        let partition = wanted.partition;
-        let may_describe = caller.may_use(broker, OFFSET_FOR_LEADER_EPOCH, &Resource::topic(topic));
-        let is_asked_well = may_describe.and_then(|()| check_leader_epoch(wanted.current_leader_epoch));
-        let end = is_asked_well.and_then(|()| {
-            broker.describe_partition(topic, partition as PartitionId).map_err(|error| errors::code(&error))
-        });
-        match end {
-            // The end of a future epoch is unknown.
-            Ok(_) if wanted.leader_epoch > LEADER_EPOCH => {
-                EpochEndOffset { partition, leader_epoch: -1, end_offset: NONE, ..Default::default() }
-            }
-            Ok(bounds) => EpochEndOffset {
-                partition,
-                leader_epoch: LEADER_EPOCH,
-                end_offset: bounds.end as i64,
-                ..Default::default()
-            },
-            Err(Code(error_code)) => EpochEndOffset { partition, error_code, leader_epoch: -1, end_offset: NONE },
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for OffsetForLeaderTopic { topic, partitions: asked } in request.topics {
+        let may_describe = caller.may_use(broker, OFFSET_FOR_LEADER_EPOCH, &Resource::topic(&topic));
+        let mut partitions = Vec::with_capacity(asked.len());
+        for wanted in asked {
+            let partition = wanted.partition;
+            let number = partition as PartitionId;
+            let is_asked_well = may_describe.and_then(|()| check_leader_epoch(broker, wanted.current_leader_epoch));
+            let end = match is_asked_well {
+                Ok(()) => broker.end_of_epoch(&topic, number, wanted.leader_epoch).await.map_err(|e| errors::code(&e)),
+                Err(code) => Err(code),
+            };
+            partitions.push(match end {
+                Ok(Some((leader_epoch, end))) => {
+                    EpochEndOffset { partition, leader_epoch, end_offset: end as i64, ..Default::default() }
+                }
+                // The end of a future epoch is unknown.
+                Ok(None) => EpochEndOffset { partition, leader_epoch: -1, end_offset: NONE, ..Default::default() },
+                Err(Code(error_code)) => EpochEndOffset { partition, error_code, leader_epoch: -1, end_offset: NONE },
+            });
         }
-    };
-    let topics = request.topics.iter().map(|topic| OffsetForLeaderTopicResult {
-        topic: topic.topic.clone(),
-        partitions: topic.partitions.iter().map(|wanted| end(&topic.topic, wanted)).collect(),
-    });
-    OffsetForLeaderEpochResponse { topics: topics.collect(), ..Default::default() }
+        topics.push(OffsetForLeaderTopicResult { topic, partitions });
+    }
+    OffsetForLeaderEpochResponse { topics, ..Default::default() }
 }

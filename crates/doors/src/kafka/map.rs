@@ -11,6 +11,7 @@ use engine::{Acks, DraftBatch, ErrorKind, PartitionId, Result};
 use super::acls;
 use super::admin;
 use super::caller::{Caller, Refusal, millis};
+use super::cluster::check_leader_epoch;
 use super::codec::{self, FETCH, PRODUCE};
 use super::configs;
 use super::errors::{self, Code};
@@ -208,7 +209,7 @@ fn readable<'r>(
     for (topic, partitions) in &request.topics {
         let may_read = caller.may_use(broker, FETCH, &Resource::topic(topic));
         for partition in partitions {
-            let refusal = may_read.and_then(|()| fetch::check_leader_epoch(partition.leader_epoch)).err();
+            let refusal = may_read.and_then(|()| check_leader_epoch(broker, partition.leader_epoch)).err();
             refused.push(refusal);
             from.extend(refusal.is_none().then(|| partition.from(topic)));
         }
@@ -225,7 +226,7 @@ pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request)
         Q::Metadata(r) => A::Metadata(topics::metadata(broker, who, r).await),
         Q::FindCoordinator(r) => A::FindCoordinator(topics::find_coordinator(broker, who, r)),
         Q::ListOffsets(r) => A::ListOffsets(log::list_offsets(broker, who, r).await),
-        Q::OffsetForLeaderEpoch(r) => A::OffsetForLeaderEpoch(log::offset_for_leader_epoch(broker, who, r)),
+        Q::OffsetForLeaderEpoch(r) => A::OffsetForLeaderEpoch(log::offset_for_leader_epoch(broker, who, r).await),
         Q::JoinGroup(r) => A::JoinGroup(groups::join(broker, who, r).await),
         Q::SyncGroup(r) => A::SyncGroup(groups::sync(broker, who, r).await),
         Q::Heartbeat(r) => A::Heartbeat(groups::heartbeat(broker, who, r).await),

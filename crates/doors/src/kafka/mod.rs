@@ -4,6 +4,7 @@ mod access;
 mod acls;
 mod admin;
 mod caller;
+mod cluster;
 mod codec;
 mod configs;
 mod connection;

@@ -1,17 +1,19 @@
-//! Leaders, replicas and log directories, as Kafka's tools request them, on the only node.
+//! Leaders, replicas and log directories, as Kafka's tools request them.
 //!
-//! Every partition has one replica, which leads and never moves. A request for the current state succeeds; any other is
-//! refused with the response of Kafka on a cluster of one node.
+//! Replicas never move: a partition has one on each node that votes, or only one if the broker is alone. A request for
+//! the current state succeeds; any other is refused with Kafka's response. An election moves the leadership of all
+//! partitions at once.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use broker::{Broker, TopicOutline};
+use broker::{Broker, NodeInfo, TopicOutline};
 use engine::Storage;
 use engine::security::Resource;
 
-use super::admin::check_replicas;
-use super::caller::{Caller, LEADER_EPOCH, NODE_ID};
-use super::errors::Code;
+use super::caller::Caller;
+use super::cluster::Cluster;
+use super::errors::{self, Code};
 use super::messages::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, ReassignablePartition,
     ReassignablePartitionResponse, ReassignableTopicResponse,
@@ -39,7 +41,8 @@ use super::outcome::{Failure, outcome_code};
 /// Log directory that is reported for topics in memory.
 const IN_MEMORY: &str = "memory";
 /// Types of elections: of the preferred replica, and of one that may lack records.
-const ELECTIONS: [i8; 2] = [0, 1];
+const PREFERRED: i8 = 0;
+const UNCLEAN: i8 = 1;
 /// Topic of a quorum's partition, and the name of the listener of its controllers.
 const METADATA_TOPIC: &str = "__cluster_metadata";
 const CONTROLLER: &str = "CONTROLLER";
@@ -62,42 +65,78 @@ fn not_allowed(code: Code) -> Failure {
     (code, "this user is not authorized".to_owned())
 }
 
-/// Elects no leader: every partition already has its only possible leader.
+/// Elects the preferred leader, the node that is the first replica, by passing the leadership to it. All partitions
+/// have one leader, so it leads all of them then. An unclean election is never needed: Kafka has it for a partition
+/// without a leader.
 pub(super) fn elect_leaders(broker: &Broker, caller: &Caller, request: ElectLeadersRequest) -> ElectLeadersResponse {
     let election_type = request.election_type;
     let refused = match caller.may_use(broker, 43, &Resource::CLUSTER) {
         Err(code) => Some(not_allowed(code)),
-        Ok(()) if !ELECTIONS.contains(&election_type) => Some((
+        Ok(()) if ![PREFERRED, UNCLEAN].contains(&election_type) => Some((
             Code::INVALID_REQUEST,
             format!("{election_type} is not an election type: use 0 (preferred) or 1 (unclean)"),
         )),
         Ok(()) => None,
     };
-    let elect = |topic: &str, partition: i32| match &refused {
-        Some(failure) => failure.clone(),
-        None => match check_place(broker, topic, partition) {
-            Ok(_) => (Code::ELECTION_NOT_NEEDED, format!("node {NODE_ID} is its leader already")),
-            Err(failure) => failure,
-        },
+    let cluster = caller.cluster(broker);
+    let transferred = OnceCell::new();
+    let elect = |topic: &str, partition: i32| {
+        refused.clone().map_or(Ok(()), Err)?;
+        let storage = check_place(broker, topic, partition)?.settings.storage;
+        let preferred = cluster.replicas(storage).first().copied().unwrap_or(cluster.leader);
+        if election_type == UNCLEAN || preferred == cluster.leader {
+            return Err((Code::ELECTION_NOT_NEEDED, format!("node {} is its leader already", cluster.leader)));
+        }
+        if !cluster.in_sync_replicas(storage).contains(&preferred) {
+            let message = format!("node {preferred} is the preferred leader, and is not in sync");
+            return Err((Code::PREFERRED_LEADER_NOT_AVAILABLE, message));
+        }
+        transferred.get_or_init(|| transfer(broker, &cluster, preferred)).clone()
     };
-    // If all partitions are requested, those that need no election are not listed.
-    let asked = request.topic_partitions.unwrap_or_default().into_iter();
-    let elected = asked.map(|TopicPartitions { topic, partitions }| {
+    let is_all = request.topic_partitions.is_none();
+    let asked = match request.topic_partitions {
+        Some(asked) => asked,
+        None if refused.is_none() && broker.leadership().is_some() => all_partitions(broker),
+        None => Vec::new(),
+    };
+    let elected = asked.into_iter().map(|TopicPartitions { topic, partitions }| {
         let results = partitions.into_iter().map(|partition_id| {
-            let (Code(error_code), message) = elect(&topic, partition_id);
-            PartitionResult { partition_id, error_code, error_message: Some(message) }
+            let (Code(error_code), error_message) = outcome_code(elect(&topic, partition_id));
+            PartitionResult { partition_id, error_code, error_message }
         });
-        let partition_result = results.collect();
+        // If all partitions are requested, those that need no election are not listed.
+        let is_listed = |result: &PartitionResult| !is_all || result.error_code != Code::ELECTION_NOT_NEEDED.0;
+        let partition_result = results.filter(is_listed).collect();
         ReplicaElectionResult { topic, partition_result }
     });
+    let mut replica_election_results: Vec<ReplicaElectionResult> = elected.collect();
+    replica_election_results.retain(|result| !is_all || !result.partition_result.is_empty());
     ElectLeadersResponse {
-        replica_election_results: elected.collect(),
+        replica_election_results,
         error_code: refused.as_ref().map_or(Code::NONE, |(code, _)| *code).0,
         ..Default::default()
     }
 }
 
-/// Describes a quorum of one: this node leads it and has all metadata.
+/// Passes the leadership to a node.
+fn transfer(broker: &Broker, cluster: &Cluster, to: i32) -> Result<(), Failure> {
+    let node = cluster.infos(true).find(|(id, _)| *id == to).map(|(_, info)| info.id);
+    let (Some(leadership), Some(node)) = (broker.leadership(), node) else {
+        return Err((Code::ELECTION_NOT_NEEDED, format!("node {} is the only one", cluster.leader)));
+    };
+    leadership.nodes.transfer(node).map_err(|error| (errors::code(&error), error.message))
+}
+
+fn all_partitions(broker: &Broker) -> Vec<TopicPartitions> {
+    let outlines = broker.outline_topics().into_iter();
+    let of_topic = |outline: TopicOutline| TopicPartitions {
+        topic: outline.name.to_string(),
+        partitions: (0..outline.settings.partitions as i32).collect(),
+    };
+    outlines.map(of_topic).collect()
+}
+
+/// Describes the quorum: the nodes that vote, and how much of the log each has.
 pub(super) fn describe_quorum(
     broker: &Broker,
     caller: &Caller,
@@ -107,22 +146,17 @@ pub(super) fn describe_quorum(
         let (Code(error_code), message) = not_allowed(code);
         return DescribeQuorumResponse { error_code, error_message: Some(message), ..Default::default() };
     }
-    let changes = broker.catalog_version() as i64;
-    let now_ms = broker.now_ms() as i64;
-    let leader = ReplicaState {
-        replica_id: NODE_ID,
-        log_end_offset: changes,
-        last_fetch_timestamp: now_ms,
-        last_caught_up_timestamp: now_ms,
-        ..Default::default()
-    };
+    let cluster = caller.cluster(broker);
+    let quorum = Quorum::of(broker, &cluster);
     let described = |topic: &str, partition_index: i32| match (topic, partition_index) {
         (METADATA_TOPIC, 0) => ResponsePartitionData {
+            error_code: cluster.leader_error().0,
             error_message: None,
-            leader_id: NODE_ID,
-            leader_epoch: LEADER_EPOCH,
-            high_watermark: changes,
-            current_voters: vec![leader.clone()],
+            leader_id: cluster.leader,
+            leader_epoch: cluster.epoch,
+            high_watermark: quorum.committed,
+            current_voters: quorum.voters.clone(),
+            observers: quorum.observers.clone(),
             ..Default::default()
         },
         _ => ResponsePartitionData {
@@ -139,17 +173,65 @@ pub(super) fn describe_quorum(
         let partitions = partitions.collect();
         ResponseTopicData { topic_name: topic.topic_name, partitions }
     });
-    let (host, port) = caller.advertised.clone();
-    let listeners = vec![Listener { name: CONTROLLER.to_owned(), host, port }];
-    DescribeQuorumResponse {
-        error_message: None,
-        topics: topics.collect(),
-        nodes: vec![Node { node_id: NODE_ID, listeners }],
-        ..Default::default()
+    DescribeQuorumResponse { error_message: None, topics: topics.collect(), nodes: quorum.nodes, ..Default::default() }
+}
+
+/// A quorum as Kafka describes it.
+struct Quorum {
+    /// Offset before which a majority of the voters has everything.
+    committed: i64,
+    voters: Vec<ReplicaState>,
+    observers: Vec<ReplicaState>,
+    /// Addresses of the voters.
+    nodes: Vec<Node>,
+}
+
+impl Quorum {
+    /// Returns the quorum of a cluster. That of a broker that is alone has one voter, and the log of its catalog.
+    fn of(broker: &Broker, cluster: &Cluster) -> Self {
+        let now_ms = broker.now_ms() as i64;
+        if broker.leadership().is_none() {
+            let committed = broker.catalog_version() as i64;
+            let only = ReplicaState {
+                replica_id: cluster.leader,
+                log_end_offset: committed,
+                last_fetch_timestamp: now_ms,
+                last_caught_up_timestamp: now_ms,
+                ..Default::default()
+            };
+            let address = cluster.leader_address().map(|(host, port)| (host.to_owned(), port));
+            let nodes = vec![node(cluster.leader, address)];
+            return Self { committed, voters: vec![only], observers: Vec::new(), nodes };
+        }
+        // As in Kafka, the leader itself is always current.
+        let state = |(replica_id, info): (i32, &NodeInfo)| {
+            let is_leader = replica_id == cluster.leader;
+            let time = |at: Option<u64>| if is_leader { now_ms } else { at.map_or(-1, |at| at as i64) };
+            ReplicaState {
+                replica_id,
+                log_end_offset: info.log_end as i64,
+                last_fetch_timestamp: time(info.last_fetch_ms),
+                last_caught_up_timestamp: time(info.last_caught_up_ms),
+                ..Default::default()
+            }
+        };
+        let voters: Vec<ReplicaState> = cluster.infos(true).map(state).collect();
+        let mut ends: Vec<i64> = voters.iter().map(|voter| voter.log_end_offset).collect();
+        ends.sort_unstable();
+        let committed = ends.get(ends.len().saturating_sub(1) / 2).copied().unwrap_or_default();
+        let nodes = cluster.infos(true).map(|(id, info)| node(id, info.cluster_addresses.iter().cloned()));
+        let nodes = nodes.collect();
+        Self { committed, voters, observers: cluster.infos(false).map(state).collect(), nodes }
     }
 }
 
-/// Refuses to move replicas: all are on the only node.
+/// Describes a node at these addresses.
+fn node(node_id: i32, addresses: impl IntoIterator<Item = (String, u16)>) -> Node {
+    let listener = |(host, port)| Listener { name: CONTROLLER.to_owned(), host, port };
+    Node { node_id, listeners: addresses.into_iter().map(listener).collect() }
+}
+
+/// Refuses to move replicas: their nodes cannot be chosen.
 pub(super) fn alter_partition_reassignments(
     broker: &Broker,
     caller: &Caller,
@@ -157,19 +239,21 @@ pub(super) fn alter_partition_reassignments(
 ) -> AlterPartitionReassignmentsResponse {
     let refused = caller.may_use(broker, 45, &Resource::CLUSTER).err().map(not_allowed);
     let may_grow = request.allow_replication_factor_change;
+    let cluster = caller.cluster(broker);
     let reassign = |topic: &str, wanted: &ReassignablePartition| {
         refused.clone().map_or(Ok(()), Err)?;
-        check_place(broker, topic, wanted.partition_index)?;
+        let storage = check_place(broker, topic, wanted.partition_index)?.settings.storage;
+        let has = cluster.replicas(storage).len();
         match &wanted.replicas {
             None => Err((Code::NO_REASSIGNMENT_IN_PROGRESS, "no replica of this partition is being moved".to_owned())),
-            Some(nodes) if !may_grow && nodes.len() != 1 => Err((
+            Some(nodes) if !may_grow && nodes.len() != has => Err((
                 Code::INVALID_REPLICATION_FACTOR,
                 format!(
-                    "the replication factor would be {} instead of 1, and this request does not allow a change",
+                    "the replication factor would be {} instead of {has}, and this request does not allow a change",
                     nodes.len()
                 ),
             )),
-            Some(nodes) => check_replicas(nodes),
+            Some(nodes) => cluster.check_replicas(nodes),
         }
     };
     let responses = request.topics.iter().map(|topic| {
@@ -190,7 +274,7 @@ pub(super) fn alter_partition_reassignments(
     }
 }
 
-/// Returns no reassignments: replicas never move from the only node.
+/// Returns no reassignments: replicas never move.
 pub(super) fn list_partition_reassignments(
     broker: &Broker,
     caller: &Caller,

@@ -1,4 +1,4 @@
-//! Metadata of topics and of this one broker, which leads every partition and coordinates every group.
+//! Metadata of topics and of the nodes, of which one leads every partition and coordinates every group.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use engine::security::{Operation, Resource};
 use engine::{Error, ErrorKind};
 use tokio::sync::Semaphore;
 
-use super::caller::{Caller, LEADER_EPOCH, NODE_ID};
+use super::caller::Caller;
+use super::cluster::Cluster;
 use super::errors::{self, Code};
 use super::messages::Uuid;
 use super::messages::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
@@ -34,10 +35,11 @@ const FIND_COORDINATOR: i16 = 10;
 pub(super) async fn metadata(broker: &Arc<Broker>, caller: &Caller, request: MetadataRequest) -> MetadataResponse {
     // Older clients always request the creation of topics.
     let may_create = caller.version < 4 || request.allow_auto_topic_creation;
+    let cluster = caller.cluster(broker);
     let shown = |outline: &TopicOutline| {
         let resource = Resource::topic(outline.name.as_str());
         let operations = caller.operations(broker, &resource, request.include_topic_authorized_operations);
-        MetadataResponseTopic { topic_authorized_operations: operations, ..topic(outline) }
+        MetadataResponseTopic { topic_authorized_operations: operations, ..topic(&cluster, outline) }
     };
     let mut topics = Vec::new();
     match request.topics {
@@ -75,11 +77,16 @@ pub(super) async fn metadata(broker: &Arc<Broker>, caller: &Caller, request: Met
             }
         }
     }
-    let (host, port) = caller.advertised.clone();
+    let node = |(node_id, host, port): (i32, &str, u16)| MetadataResponseBroker {
+        node_id,
+        host: host.to_owned(),
+        port: port.into(),
+        ..Default::default()
+    };
     MetadataResponse {
-        brokers: vec![MetadataResponseBroker { node_id: NODE_ID, host, port: port.into(), ..Default::default() }],
+        brokers: cluster.brokers().map(node).collect(),
         cluster_id: Some(cluster_id(broker)),
-        controller_id: NODE_ID,
+        controller_id: cluster.leader,
         topics,
         cluster_authorized_operations: caller.operations(
             broker,
@@ -152,14 +159,18 @@ fn find(
     })
 }
 
-fn topic(outline: &TopicOutline) -> MetadataResponseTopic {
+fn topic(cluster: &Cluster, outline: &TopicOutline) -> MetadataResponseTopic {
+    let storage = outline.settings.storage;
+    let [replicas, in_sync, offline] =
+        [cluster.replicas(storage), cluster.in_sync_replicas(storage), cluster.offline_replicas(storage)];
     let partition = |partition_index| MetadataResponsePartition {
+        error_code: cluster.leader_error().0,
         partition_index,
-        leader_id: NODE_ID,
-        leader_epoch: LEADER_EPOCH,
-        replica_nodes: vec![NODE_ID],
-        isr_nodes: vec![NODE_ID],
-        ..Default::default()
+        leader_id: cluster.leader,
+        leader_epoch: cluster.epoch,
+        replica_nodes: replicas.clone(),
+        isr_nodes: in_sync.clone(),
+        offline_replicas: offline.clone(),
     };
     MetadataResponseTopic {
         name: Some(outline.name.to_string()),
@@ -178,19 +189,28 @@ pub(super) fn find_coordinator(
     caller: &Caller,
     request: FindCoordinatorRequest,
 ) -> FindCoordinatorResponse {
-    let (host, port) = caller.advertised.clone();
-    let port = i32::from(port);
+    let cluster = caller.cluster(broker);
+    let leader = cluster.leader_address();
+    let (node_id, host, port) = leader.map_or((-1, "", -1), |(host, port)| (cluster.leader, host, i32::from(port)));
     let check = |key: &str| match request.key_type {
         GROUP => caller.may_use(broker, FIND_COORDINATOR, &Resource::group(key)),
         TRANSACTION => caller.may_use(broker, FIND_COORDINATOR, &Resource::transaction(key)),
         _ => Err(Code::INVALID_REQUEST),
     };
-    let code_of = |key: &str| check(key).err().unwrap_or(Code::NONE).0;
-    let text_of = |code: i16| Some(if code == Code::NONE.0 { String::new() } else { REFUSED_COORDINATOR.to_owned() });
+    // Clients ask again for a coordinator that is not known yet.
+    let known = leader.map_or(Err(Code::COORDINATOR_NOT_AVAILABLE), |_| Ok(()));
+    let code_of = |key: &str| check(key).and(known).err().unwrap_or(Code::NONE).0;
+    let text_of = |code: i16| {
+        Some(match Code(code) {
+            Code::NONE => String::new(),
+            Code::COORDINATOR_NOT_AVAILABLE => "the cluster has no leader that can be reached".to_owned(),
+            _ => REFUSED_COORDINATOR.to_owned(),
+        })
+    };
     let coordinator = |key: String| {
         let error_code = code_of(&key);
         let error_message = text_of(error_code);
-        Coordinator { node_id: NODE_ID, host: host.clone(), port, error_code, error_message, key }
+        Coordinator { node_id, host: host.to_owned(), port, error_code, error_message, key }
     };
     // Clients from version 4 on may request several coordinators in one request.
     let coordinators = request.coordinator_keys.into_iter().map(coordinator).collect();
@@ -198,8 +218,8 @@ pub(super) fn find_coordinator(
     FindCoordinatorResponse {
         error_code,
         error_message: text_of(error_code),
-        node_id: NODE_ID,
-        host: host.clone(),
+        node_id,
+        host: host.to_owned(),
         port,
         coordinators,
         ..Default::default()

@@ -23,6 +23,7 @@ struct Status {
     uptime_ms: Option<u64>,
     resident_bytes: Option<u64>,
     is_stored: bool,
+    cluster: Option<Cluster>,
     doors: Vec<Door>,
     topics: u64,
     records: u64,
@@ -35,6 +36,75 @@ struct Status {
     lag: u64,
     caches: u64,
     entries: u64,
+}
+
+/// Cluster that the broker leads.
+struct Cluster {
+    /// Number of the node that answers, which leads.
+    node: u64,
+    term: u64,
+    nodes: Vec<Node>,
+}
+
+/// Node of a cluster.
+struct Node {
+    node: String,
+    is_alive: bool,
+    is_voter: bool,
+    lag_bytes: u64,
+}
+
+impl Cluster {
+    /// Returns the cluster of the broker that has these metrics; `None` if it is alone.
+    fn of(samples: &Samples) -> Option<Self> {
+        let whole = |name: &str| samples.value(name).map(|value| value as u64);
+        let of = |name: &str, node: &str| {
+            let sample = samples.named(name).find(|sample| sample.label("node") == node);
+            sample.map_or(0, |sample| sample.value as u64)
+        };
+        let node = |sample: &Sample| {
+            let node = sample.label("node").to_owned();
+            Node {
+                is_alive: sample.value > 0.0,
+                is_voter: of("thalweg_cluster_node_voter", &node) > 0,
+                lag_bytes: of("thalweg_cluster_node_lag_bytes", &node),
+                node,
+            }
+        };
+        Some(Self {
+            node: whole("thalweg_cluster_node")?,
+            term: whole("thalweg_cluster_term")?,
+            nodes: samples.named("thalweg_cluster_node_alive").map(node).collect(),
+        })
+    }
+
+    fn to_json(&self) -> Value {
+        let node = |node: &Node| {
+            json!({
+                "node": node.node.parse::<u64>().ok(),
+                "alive": node.is_alive,
+                "voter": node.is_voter,
+                "lag_bytes": node.lag_bytes,
+            })
+        };
+        json!({ "node": self.node, "term": self.term, "nodes": self.nodes.iter().map(node).collect::<Vec<_>>() })
+    }
+
+    /// Returns one line per node.
+    fn text(&self) -> String {
+        let node = |node: &Node| {
+            let role = if node.node == self.node.to_string() {
+                format!("leads in term {}", self.term)
+            } else if node.is_voter {
+                format!("votes, {} behind", bytes(node.lag_bytes))
+            } else {
+                format!("follows, {} behind", bytes(node.lag_bytes))
+            };
+            let gone = if node.is_alive { "" } else { ", does not answer" };
+            format!("node {} {role}{gone}", node.node)
+        };
+        self.nodes.iter().map(node).collect::<Vec<_>>().join("\n")
+    }
 }
 
 /// Open door of a broker.
@@ -129,6 +199,7 @@ impl Status {
             uptime_ms: began_s.map(|began_s| ((now_s - began_s).max(0.0) * 1000.0) as u64),
             resident_bytes: whole("process_resident_memory_bytes"),
             is_stored: samples.value("thalweg_journal_entries_total").is_some(),
+            cluster: Cluster::of(&samples),
             doors: samples.named("thalweg_door").map(|sample| Door::of(&samples, sample)).collect(),
             records: partitions().map(|p| p.end - p.start).sum(),
             topic_bytes: partitions().map(|p| p.bytes).sum(),
@@ -152,6 +223,7 @@ impl Status {
             "uptime_ms": self.uptime_ms,
             "resident_bytes": self.resident_bytes,
             "storage": self.storage(),
+            "cluster": self.cluster.as_ref().map(Cluster::to_json),
             "doors": self.doors.iter().map(Door::to_json).collect::<Vec<_>>(),
             "topics": self.topics,
             "records": self.records,
@@ -181,6 +253,7 @@ impl Status {
             ("up", self.uptime_ms.map_or_else(String::new, elapsed)),
             ("memory", self.resident_bytes.map_or_else(String::new, bytes)),
             ("storage", self.storage().to_owned()),
+            ("cluster", self.cluster.as_ref().map_or_else(String::new, Cluster::text)),
             ("topics", format!("{}, {}, {}", self.topics, count(self.records, "record"), bytes(self.topic_bytes))),
             ("subscribers", self.subscribers.to_string()),
             ("queues", format!("{}, {} visible, {} in flight", self.queues, self.visible, self.in_flight)),
@@ -197,5 +270,46 @@ impl Status {
             doors.add_row(door.row());
         }
         Ok(writeln!(out, "{doors}")?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_shown_with_its_nodes() {
+        let text = "\
+# TYPE thalweg_cluster_term gauge
+thalweg_cluster_term 7
+# TYPE thalweg_cluster_node gauge
+thalweg_cluster_node 2
+# TYPE thalweg_cluster_node_alive gauge
+thalweg_cluster_node_alive{node=\"1\"} 0
+thalweg_cluster_node_alive{node=\"2\"} 1
+thalweg_cluster_node_alive{node=\"4\"} 1
+# TYPE thalweg_cluster_node_voter gauge
+thalweg_cluster_node_voter{node=\"1\"} 1
+thalweg_cluster_node_voter{node=\"2\"} 1
+thalweg_cluster_node_voter{node=\"4\"} 0
+# TYPE thalweg_cluster_node_lag_bytes gauge
+thalweg_cluster_node_lag_bytes{node=\"1\"} 2048
+thalweg_cluster_node_lag_bytes{node=\"2\"} 0
+thalweg_cluster_node_lag_bytes{node=\"4\"} 0
+# EOF
+";
+        let cluster = Cluster::of(&Samples::parse(text)).expect("a cluster");
+        let expected = json!({ "node": 2, "term": 7, "nodes": [
+            { "node": 1, "alive": false, "voter": true, "lag_bytes": 2048 },
+            { "node": 2, "alive": true, "voter": true, "lag_bytes": 0 },
+            { "node": 4, "alive": true, "voter": false, "lag_bytes": 0 },
+        ] });
+        assert_eq!(cluster.to_json(), expected);
+        let lines: Vec<String> = cluster.text().lines().map(str::to_owned).collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines[0].starts_with("node 1 votes, ") && lines[0].ends_with(" behind, does not answer"), "{lines:?}");
+        assert_eq!(lines[1], "node 2 leads in term 7");
+        assert!(lines[2].starts_with("node 4 follows, "), "{lines:?}");
+        assert!(Cluster::of(&Samples::parse("thalweg_topics 1\n")).is_none());
     }
 }

@@ -7,7 +7,7 @@ use broker::Broker;
 use bytes::Bytes;
 use engine::{Error, SettingsChange};
 
-use super::super::caller::NODE_ID;
+use super::super::cluster::node_id;
 use super::super::errors::{self, Code};
 use super::super::outcome::Failure;
 use super::{Draft, Kind, Rule, SET_FOR_CLUSTER, SET_FOR_NODE, SETTINGS, Setting, Steps};
@@ -55,14 +55,25 @@ impl Levels {
         Self::read(broker).await.unwrap_or_default()
     }
 
+    /// Reads the dynamic settings of a node like [`Levels::of_broker`].
+    pub(super) async fn of_node(broker: &Broker, node: &str) -> Self {
+        Self::read_of(broker, node).await.unwrap_or_default()
+    }
+
+    /// Reads the settings of all brokers, and those of this node.
     async fn read(broker: &Broker) -> Result<Self, Error> {
+        Self::read_of(broker, &node_id(broker).to_string()).await
+    }
+
+    /// Reads the settings of all brokers, and those of a node.
+    async fn read_of(broker: &Broker, node: &str) -> Result<Self, Error> {
         let read = async |name: &str| {
             let kept = broker.documents.get(DOCUMENT, name).await?;
             let text = kept.as_deref().map(|kept| String::from_utf8_lossy(kept)).unwrap_or_default();
             let lines = text.lines().filter_map(|line| line.split_once('='));
             Ok::<_, Error>(lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
         };
-        Ok(Self { node: read(&NODE_ID.to_string()).await?, cluster: read(CLUSTER).await? })
+        Ok(Self { node: read(node).await?, cluster: read(CLUSTER).await? })
     }
 
     /// Returns the values of a setting with their sources, the effective one first.
@@ -110,7 +121,7 @@ impl Levels {
                 Rule::SegmentBytes => change.segment_bytes = Some(settings.segment_bytes),
                 Rule::SegmentMs => change.segment_ms = Some(settings.segment_ms),
                 Rule::LagMsMin | Rule::LagMsMax => change.compaction_lag_ms = Some(settings.compaction_lag_ms),
-                Rule::CleanupPolicy | Rule::TombstoneMs | Rule::Only(_) | Rule::Harmless(_) => {}
+                Rule::CleanupPolicy | Rule::TombstoneMs | Rule::InSync | Rule::Only(_) | Rule::Harmless(_) => {}
             }
         }
         Ok(change)
@@ -171,7 +182,7 @@ pub(super) fn configured_compaction(broker: &Broker) -> (u64, u64) {
 
 /// Returns `true` if it is a setting of topics whose default can change for all of them.
 fn is_of_topics(setting: &Setting) -> bool {
-    setting.own().is_some() || matches!(setting.rule, Rule::Only(_))
+    setting.own().is_some() || matches!(setting.rule, Rule::Only(_) | Rule::InSync)
 }
 
 fn find(name: &str) -> Option<&'static Setting> {
@@ -207,7 +218,8 @@ fn failed(error: Error) -> Failure {
     (errors::code(&error), error.message)
 }
 
-/// Changes the settings of the node, or of all brokers if the name is empty.
+/// Changes the settings of a node, or of all brokers if the name is empty. Those of another node take effect when it
+/// leads.
 pub(super) async fn change(
     broker: &Arc<Broker>,
     node: &str,
@@ -215,7 +227,9 @@ pub(super) async fn change(
     is_dry_run: bool,
 ) -> Result<(), Failure> {
     let _turn = broker.defaults_turn().await;
-    let mut levels = Levels::read(broker).await.map_err(failed)?;
+    let own = node_id(broker).to_string();
+    let is_own = node.is_empty() || node == own;
+    let mut levels = Levels::read_of(broker, if is_own { &own } else { node }).await.map_err(failed)?;
     let (level, document) = match node {
         "" => (&mut levels.cluster, CLUSTER),
         node => (&mut levels.node, node),
@@ -242,7 +256,7 @@ pub(super) async fn change(
     }
     let kept = Some(Bytes::from(lines)).filter(|lines| !lines.is_empty());
     broker.documents.put(DOCUMENT, document, kept).await.map_err(failed)?;
-    levels.apply(broker).await
+    if is_own { levels.apply(broker).await } else { Ok(()) }
 }
 
 /// Restores the dynamic settings on startup, and updates the topics that inherit the configuration's values.

@@ -3,7 +3,8 @@
 use broker::{Broker, TopicOutline};
 use engine::security::{Operation, Resource};
 
-use super::super::caller::{Caller, NODE_ID};
+use super::super::caller::Caller;
+use super::super::cluster::node_ids;
 use super::super::errors::{self, Code};
 use super::super::groups;
 use super::super::messages::list_config_resources::{
@@ -37,7 +38,8 @@ pub(in super::super) async fn list_config_resources(
         config_resources.extend(topics.filter(sees).map(named));
     }
     if is_whole && is_asked(BROKER) {
-        config_resources.push(ConfigResource { resource_name: NODE_ID.to_string(), resource_type: BROKER });
+        let named = |id: i32| ConfigResource { resource_name: id.to_string(), resource_type: BROKER };
+        config_resources.extend(node_ids(broker).into_iter().map(named));
     }
     if is_asked(GROUP) {
         let groups = match groups::set_groups(broker).await {

@@ -7,7 +7,8 @@ use broker::{Broker, TopicOutline};
 use engine::security::Resource;
 use engine::{Codec, Error, ErrorKind, OwnSettings, SettingsChange, Storage, TopicSettings};
 
-use super::caller::{Caller, NODE_ID};
+use super::caller::Caller;
+use super::cluster::{check_node, majority};
 use super::errors::{self, Code};
 use super::groups;
 use super::messages::alter_configs::{AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse};
@@ -93,6 +94,8 @@ enum Rule {
     SegmentMs,
     LagMsMin,
     LagMsMax,
+    /// Number of replicas that have a committed record: a majority of them. A topic may request that or less.
+    InSync,
     /// Setting with this fixed value; any other value is refused.
     Only(&'static str),
     /// Setting with this fixed value; any other value is accepted and has no visible effect.
@@ -138,7 +141,7 @@ const SETTINGS: &[Setting] = &[
     setting("message.timestamp.type", "log.message.timestamp.type", Text, Rule::TimestampType, "CreateTime: the clock of the producer; LogAppendTime: that of the broker"),
     setting("min.cleanable.dirty.ratio", "log.cleaner.min.cleanable.ratio", Double, Harmless("0.5"), "Compaction runs when as many bytes were added as were left by the last one"),
     setting("min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms", Long, Rule::LagMsMin, "The age at which a record may be compacted"),
-    setting("min.insync.replicas", "min.insync.replicas", Int, Only("1"), "A partition has one replica"),
+    setting("min.insync.replicas", "min.insync.replicas", Int, Rule::InSync, "A majority of the replicas has every committed record"),
     setting("preallocate", "log.preallocate", Bool, Harmless("false"), "The journal is preallocated, segments are not"),
     setting("remote.log.copy.disable", "remote.log.copy.disable", Bool, Only("false"), "There is no remote storage"),
     setting("remote.log.delete.on.disable", "remote.log.delete.on.disable", Bool, Only("false"), "There is no remote storage"),
@@ -177,6 +180,7 @@ impl Setting {
             Rule::SegmentMs => unless_forever(settings.segment_ms),
             Rule::LagMsMin => settings.compaction_lag_ms.0.to_string(),
             Rule::LagMsMax => unless_forever(settings.compaction_lag_ms.1),
+            Rule::InSync => majority(broker).to_string(),
             Rule::Only(value) | Rule::Harmless(value) => value.to_owned(),
         }
     }
@@ -201,12 +205,12 @@ impl Setting {
             Rule::SegmentMs => Some(OwnSettings::SEGMENT_MS),
             Rule::LagMsMin => Some(OwnSettings::LAG_MS_MIN),
             Rule::LagMsMax => Some(OwnSettings::LAG_MS_MAX),
-            Rule::CleanupPolicy | Rule::TombstoneMs | Rule::Only(_) | Rule::Harmless(_) => None,
+            Rule::CleanupPolicy | Rule::TombstoneMs | Rule::InSync | Rule::Only(_) | Rule::Harmless(_) => None,
         }
     }
 
     fn is_settable(&self) -> bool {
-        !matches!(self.rule, Rule::Only(_) | Rule::Harmless(_) | Rule::TombstoneMs)
+        !matches!(self.rule, Rule::Only(_) | Rule::Harmless(_) | Rule::TombstoneMs | Rule::InSync)
     }
 
     fn describe(
@@ -404,6 +408,17 @@ impl<'b> Draft<'b> {
             }
             Rule::LagMsMax => {
                 self.settings.compaction_lag_ms.1 = value.map_or(Ok(0), |value| at_least(name, value, 1))?;
+            }
+            Rule::InSync => {
+                let most = majority(self.broker);
+                if let Some(value) = value
+                    && !usize::try_from(number(name, value)?).is_ok_and(|value| (1..=most).contains(&value))
+                {
+                    return Err(wrong(match most {
+                        1 => format!("{name} must be 1, not {value}: a partition has one replica"),
+                        _ => format!("{name} is 1 to {most}, not {value}: a majority of the replicas"),
+                    }));
+                }
             }
             Rule::Only(only) => {
                 if let Some(value) = value.filter(|value| *value != only) {
@@ -609,15 +624,6 @@ fn topic(broker: &Broker, name: &str) -> Result<TopicOutline, Failure> {
     broker.outline_topic(name).map_err(|error| (errors::code(&error), error.message))
 }
 
-/// Checks the name of a node: that of this node, or the empty name, which means all nodes.
-fn check_node(name: &str) -> Result<(), Failure> {
-    if name.is_empty() || name == NODE_ID.to_string() {
-        Ok(())
-    } else {
-        Err((Code::INVALID_REQUEST, format!("there is no node {name}, only {NODE_ID}")))
-    }
-}
-
 fn no_settings(kind: i8) -> Failure {
     (Code::INVALID_REQUEST, format!("resources of type {kind} have no settings"))
 }
@@ -637,7 +643,12 @@ pub(super) async fn describe_configs(
                 Ok(SETTINGS.iter().map(|setting| setting.describe(broker, &levels, &settings, wanted)).collect())
             }
             BROKER if name.is_empty() => Ok(of_default_broker(&levels, wanted)),
-            BROKER => check_node(name).map(|()| of_broker(broker, &levels, wanted)),
+            BROKER => {
+                check_node(broker, name)?;
+                // Tools request the settings of a node from that node, whose connections this one serves.
+                let levels = Levels::of_node(broker, name).await;
+                Ok(of_broker(broker, name, &levels, wanted))
+            }
             GROUP => of_group(broker, name, wanted).await,
             other if WITHOUT_SETTINGS.contains(&other) => Ok(Vec::new()),
             other => Err(no_settings(other)),

@@ -6,12 +6,13 @@ use broker::Broker;
 use engine::Storage;
 use engine::security::Resource;
 
-use super::super::caller::{Caller, NODE_ID};
+use super::super::caller::Caller;
+use super::super::cluster::{check_node, replication_factor};
 use super::super::errors::Code;
 use super::super::messages::describe_configs::{DescribeConfigsResourceResult, DescribeConfigsSynonym};
 use super::super::outcome::{Failure, outcome_code};
 use super::dynamic::{self, Levels};
-use super::{Kind, SET_FOR_CLUSTER, SETTINGS, STATIC, Steps, Wanted, check_node};
+use super::{Kind, SET_FOR_CLUSTER, SETTINGS, STATIC, Steps, Wanted};
 
 fn synonym(name: &str, value: &str, source: i8) -> DescribeConfigsSynonym {
     DescribeConfigsSynonym { name: name.to_owned(), value: Some(value.to_owned()), source }
@@ -33,7 +34,12 @@ pub(super) fn of_default_broker(levels: &Levels, wanted: Wanted) -> Vec<Describe
 }
 
 /// Describes the settings of the broker under Kafka's names, from the configuration and from dynamic changes.
-pub(super) fn of_broker(broker: &Broker, levels: &Levels, wanted: Wanted) -> Vec<DescribeConfigsResourceResult> {
+pub(super) fn of_broker(
+    broker: &Broker,
+    node: &str,
+    levels: &Levels,
+    wanted: Wanted,
+) -> Vec<DescribeConfigsResourceResult> {
     let settings = broker.settings();
     let storage = if broker.store().is_some() { Storage::Disk } else { Storage::Memory };
     let defaults = broker.configured_topic_defaults(storage);
@@ -44,19 +50,24 @@ pub(super) fn of_broker(broker: &Broker, levels: &Levels, wanted: Wanted) -> Vec
     let mut row = |name: &str, value: String, kind, help| rows.push((name.to_owned(), value, kind, help));
     let offsets_minutes = settings.offsets_retention.as_secs() / 60;
     row("auto.create.topics.enable", settings.auto_create_topics.to_string(), Kind::Bool, "Key auto_create_topics");
-    row("broker.id", NODE_ID.to_string(), Kind::Int, "The only node");
+    let (of_node, of_replicas) = match broker.leadership() {
+        None => ("The only node", "A partition has one replica"),
+        Some(_) => ("The number of the node", "A partition has a replica on each node that votes"),
+    };
+    let replicas = replication_factor(broker).to_string();
+    row("broker.id", node.to_owned(), Kind::Int, of_node);
     let (bytes_per_s, _) = dynamic::configured_compaction(broker);
     row(dynamic::CLEANER_BYTES, bytes_per_s.to_string(), Kind::Double, dynamic::help(dynamic::CLEANER_BYTES));
     for name in dynamic::THROTTLES {
         row(name, i64::MAX.to_string(), dynamic::kind(name), dynamic::help(name));
     }
-    row("node.id", NODE_ID.to_string(), Kind::Int, "The only node");
-    row("default.replication.factor", "1".to_owned(), Kind::Int, "A partition has one replica");
+    row("node.id", node.to_owned(), Kind::Int, of_node);
+    row("default.replication.factor", replicas.clone(), Kind::Int, of_replicas);
     row("delete.topic.enable", "true".to_owned(), Kind::Bool, "Topics can be deleted");
     row("num.partitions", defaults.partitions.to_string(), Kind::Int, "Key default_partitions");
     row("offsets.retention.minutes", offsets_minutes.to_string(), Kind::Int, "Key offsets_retention_ms");
-    row("offsets.topic.replication.factor", "1".to_owned(), Kind::Int, "A partition has one replica");
-    row("transaction.state.log.replication.factor", "1".to_owned(), Kind::Int, "A partition has one replica");
+    row("offsets.topic.replication.factor", replicas.clone(), Kind::Int, of_replicas);
+    row("transaction.state.log.replication.factor", replicas.clone(), Kind::Int, of_replicas);
     let (connections, per_peer) = broker.connection_limits().configured();
     row("max.connections", connections.to_string(), Kind::Int, "Key connections_max, per door");
     row("max.connections.per.ip", per_peer.to_string(), Kind::Int, "Key connections_per_peer_max, per door");
@@ -102,7 +113,7 @@ pub(super) async fn alter_broker(
 ) -> (Code, Option<String>) {
     let decide = async || -> Result<(), Failure> {
         caller.may_use(broker, key, &Resource::CLUSTER).map_err(|code| (code, String::new()))?;
-        check_node(node)?;
+        check_node(broker, node)?;
         let steps = steps?;
         let fixed = steps.settings.iter().filter(|(name, value)| value.is_some() && !dynamic::is_known(name));
         let fixed: Vec<&str> = fixed.map(|(name, _)| *name).collect();
@@ -136,7 +147,7 @@ pub(super) fn why_fixed(broker: &Broker, name: &str) -> String {
     if let Some(setting) = SETTINGS.iter().find(|setting| setting.of_broker == name) {
         return format!("{name} cannot be changed for all topics: set {} of a topic", setting.name);
     }
-    if of_broker(broker, &Levels::default(), Wanted::default()).iter().any(|row| row.name == name) {
+    if of_broker(broker, "", &Levels::default(), Wanted::default()).iter().any(|row| row.name == name) {
         format!("{name} cannot be changed")
     } else {
         format!("'{name}' is not a setting of the broker")

@@ -38,6 +38,7 @@ fn page() -> String {
             Rule::BatchBytesMax => ("`10485760`", "128 to 10485760"),
             Rule::TimestampType => ("`CreateTime`", "as in Kafka"),
             Rule::TombstoneMs => (broker_free, "accepted up to that, without effect"),
+            Rule::InSync => ("`1`, or a majority of the nodes that vote", "accepted up to that, without effect"),
             Rule::Compression => ("`producer`", "as in Kafka"),
             Rule::SegmentBytes => (broker_free, "1048576 to 2147483647"),
             Rule::SegmentMs | Rule::LagMsMax => ("no limit", "as in Kafka"),

@@ -7,7 +7,8 @@ use broker::{AcquireFrom, Broker, Settlement};
 use engine::Offset;
 use engine::security::Resource;
 
-use super::super::caller::{Caller, LEADER_EPOCH, NODE_ID};
+use super::super::caller::Caller;
+use super::super::cluster::node_id;
 use super::super::errors::{self, Code};
 use super::super::groups::{GroupSettings, group_for, member_id};
 use super::super::messages::share_acknowledge::{
@@ -65,7 +66,7 @@ async fn try_acknowledge(
             let place = (topic_id(topic.topic_id), partition_index as u32);
             let batches: Vec<Batch> = acknowledgement_batches.into_iter().map(Batch::from).collect();
             let code = member.settle(&place, &batches, request.is_renew_ack).await.err().unwrap_or(Code::NONE);
-            let current_leader = LeaderIdAndEpoch { leader_id: NODE_ID, leader_epoch: LEADER_EPOCH };
+            let current_leader = LeaderIdAndEpoch { leader_id: node_id(broker), leader_epoch: broker.leader_epoch() };
             partitions.push(PartitionData {
                 partition_index,
                 error_code: code.0,

@@ -17,7 +17,8 @@ use net::service::Out;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_local;
 
-use super::super::caller::{Caller, LEADER_EPOCH, NODE_ID, millis};
+use super::super::caller::{Caller, millis};
+use super::super::cluster::node_id;
 use super::super::errors::{self, Code};
 use super::super::fetch::{Batches, FetchBudget};
 use super::super::groups::GroupSettings;
@@ -43,6 +44,8 @@ pub(in super::super) struct ShareFetched {
     permit: Option<OwnedSemaphorePermit>,
     /// Time in ms for which the client is delayed.
     throttle_ms: i32,
+    /// Leader of all partitions, and its epoch.
+    leader: (i32, i32),
 }
 
 #[derive(Debug, Default)]
@@ -130,7 +133,8 @@ async fn settle(broker: &Arc<Broker>, caller: &Caller, request: ShareFetchReques
     });
     let change = Change { added: named, forgotten: forgotten.collect() };
     let places = caller.shares.sessions.step(&member.key, caller.shares.id, epoch, change)?;
-    let mut answer = ShareFetched { lease_ms: member.settings.lease_ms, ..ShareFetched::default() };
+    let leader = (node_id(broker), broker.leader_epoch());
+    let mut answer = ShareFetched { lease_ms: member.settings.lease_ms, leader, ..ShareFetched::default() };
     for (place, batches) in &settles {
         let settled = member.settle(place, batches, request.is_renew_ack).await.err().unwrap_or(Code::NONE);
         answer.partitions.entry(*place).or_default().settled = settled;
@@ -274,7 +278,9 @@ impl ShareFetched {
             let mut head = Write::new(out.buf(), true);
             head.put_slice(&of_topic[0].0.0.to_bytes());
             head.count(of_topic.len());
-            of_topic.iter().for_each(|((_, number), partition)| partition.encode(*number as i32, &mut batches, out));
+            for ((_, number), partition) in of_topic {
+                partition.encode(*number as i32, self.leader, &mut batches, out);
+            }
             Write::new(out.buf(), true).tags();
         }
         let mut end = Write::new(out.buf(), true);
@@ -285,15 +291,15 @@ impl ShareFetched {
 }
 
 impl PartitionShared {
-    fn encode(&self, number: i32, batches: &mut Batches, out: &mut Out) {
+    fn encode(&self, number: i32, (leader, leader_epoch): (i32, i32), batches: &mut Batches, out: &mut Out) {
         let mut head = Write::new(out.buf(), true);
         head.put_i32(number);
         head.put_i16(self.code.0);
         head.nullable_string(None);
         head.put_i16(self.settled.0);
         head.nullable_string(None);
-        head.put_i32(NODE_ID);
-        head.put_i32(LEADER_EPOCH);
+        head.put_i32(leader);
+        head.put_i32(leader_epoch);
         head.tags();
         head.count(self.batches.iter().map(RecordBatch::len).sum());
         for batch in &self.batches {
@@ -349,7 +355,8 @@ mod tests {
         let refused = PartitionShared { code, settled, ..Default::default() };
         let partitions = [((topic, 2), partition), ((topic, 5), refused)].into();
         let mut out = Out::default();
-        ShareFetched { code: Code::NONE, lease_ms: 30_000, partitions, permit: None, throttle_ms: 0 }.encode(&mut out);
+        ShareFetched { code: Code::NONE, lease_ms: 30_000, partitions, permit: None, throttle_ms: 0, leader: (1, 0) }
+            .encode(&mut out);
         let bytes: Bytes = out.buf().split().freeze();
         for version in [1, 2] {
             let mut reader = Reader::new(bytes.clone());

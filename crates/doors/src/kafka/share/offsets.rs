@@ -8,7 +8,7 @@ use engine::groups::GroupName;
 use engine::security::Resource;
 use engine::{ErrorKind, Offset, PartitionId, TopicId, TopicName};
 
-use super::super::caller::{Caller, LEADER_EPOCH};
+use super::super::caller::Caller;
 use super::super::errors::{self, Code};
 use super::super::groups::{Outcome, Refused, group_for};
 use super::super::messages::alter_share_group_offsets::{
@@ -67,6 +67,7 @@ async fn describe_group(
     let group = group_for(broker, caller, DESCRIBE_SHARE_GROUP_OFFSETS, name)?;
     broker.groups.describe_share_group(&group).await?;
     let is_all = wanted.is_none();
+    let epoch = broker.leader_epoch();
     let wanted: Vec<(String, Vec<i32>)> = match wanted {
         Some(wanted) => wanted.into_iter().map(|wanted| (wanted.topic_name, wanted.partitions)).collect(),
         None => {
@@ -79,7 +80,8 @@ async fn describe_group(
             Ok((topic, id)) => {
                 let positions = positions(broker, &group, &topic).await?;
                 let numbers = if is_all { positions.keys().map(|number| *number as i32).collect() } else { numbers };
-                let partitions = numbers.into_iter().map(|number| partition(number, positions.get(&(number as u32))));
+                let partitions =
+                    numbers.into_iter().map(|number| partition(number, epoch, positions.get(&(number as u32))));
                 let partitions = partitions.collect();
                 topics.push(DescribeShareGroupOffsetsResponseTopic { topic_name, topic_id: uuid(id), partitions });
             }
@@ -113,11 +115,15 @@ async fn positions(
     }
 }
 
-fn partition(number: i32, position: Option<&QueuePosition>) -> DescribeShareGroupOffsetsResponsePartition {
+fn partition(
+    number: i32,
+    leader_epoch: i32,
+    position: Option<&QueuePosition>,
+) -> DescribeShareGroupOffsetsResponsePartition {
     DescribeShareGroupOffsetsResponsePartition {
         partition_index: number,
         start_offset: position.map_or(UNKNOWN, |position| position.start as i64),
-        leader_epoch: LEADER_EPOCH,
+        leader_epoch,
         lag: position.map_or(UNKNOWN, |position| position.undone as i64),
         ..Default::default()
     }
