@@ -239,7 +239,8 @@ impl Core {
     /// Stops the broker: makes all accepted writes durable and stops the store. Later writes are refused.
     ///
     /// In a cluster, the leadership of this broker ends, and the store stays open for the next one. When this returns,
-    /// nothing more is appended through this broker; the log of the shard decides about what was appended.
+    /// nothing more is appended through this broker; the log of the shard decides about what was appended. So it is
+    /// called before the store drops what is not committed.
     pub fn stop(&self) -> Result<()> {
         if self.role.leadership().is_some() && self.role.has_ended() {
             return Ok(());

@@ -14,6 +14,9 @@ pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
 /// Header with the address of the broker that answers the request, in errors with the class redirect.
 const LEADER: HeaderName = HeaderName::from_static("thalweg-leader");
 
+/// Time in ms after which a cluster has a new leader, unless no majority of its nodes is alive.
+const LEADER_AFTER_MS: u32 = 1000;
+
 /// Logins that a request without a valid one may have (RFC 7617, RFC 6750).
 const CHALLENGE: HeaderValue =
     HeaderValue::from_static("Basic realm=\"thalweg\", charset=\"UTF-8\", Bearer realm=\"thalweg\"");
@@ -102,8 +105,13 @@ impl IntoResponse for Failure {
             None => status_of(self.error.kind),
         };
         let mut response = codec::json(status, &self.body());
-        if self.error.retry_after_ms > 0 {
-            let seconds = HeaderValue::from(self.error.retry_after_ms.div_ceil(1000));
+        // A client that cannot follow the leader finds the next one by another attempt.
+        let retry_after_ms = match self.error.kind {
+            ErrorKind::NotLeader => LEADER_AFTER_MS,
+            _ => self.error.retry_after_ms,
+        };
+        if retry_after_ms > 0 {
+            let seconds = HeaderValue::from(retry_after_ms.div_ceil(1000));
             response.headers_mut().insert(RETRY_AFTER, seconds);
         }
         if status == StatusCode::UNAUTHORIZED {
@@ -155,7 +163,7 @@ mod tests {
         let response = failure.into_response();
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response.headers().get(LEADER), Some(&HeaderValue::from_static("b.example:7400")));
-        assert!(!response.headers().contains_key(RETRY_AFTER));
+        assert_eq!(response.headers().get(RETRY_AFTER), Some(&HeaderValue::from(1)));
         let unknown = Failure::from(Error::not_leader("why", None)).into_response();
         assert!(!unknown.headers().contains_key(LEADER));
     }
@@ -165,7 +173,7 @@ mod tests {
         for kind in ErrorKind::ALL {
             let response = Failure::from(Error::new(kind, "why")).into_response();
             assert!(response.status().is_client_error() || response.status().is_server_error(), "{kind:?}");
-            let is_later = kind.retry_class() == RetryClass::RetryAfter;
+            let is_later = matches!(kind.retry_class(), RetryClass::RetryAfter | RetryClass::Redirect);
             assert_eq!(response.headers().contains_key(RETRY_AFTER), is_later, "{kind:?}");
         }
         let half_done = Failure::half_done(Error::busy("why"));

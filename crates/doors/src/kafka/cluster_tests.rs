@@ -1,7 +1,7 @@
 //! Responses of a leader in a cluster of several nodes to Kafka's clients and tools.
 //!
 //! The expected values are those of Kafka's protocol (`clients/src/main/resources/common/message/*.json`), of KIP-320
-//! (leader epochs), KIP-460 (ElectLeaders), KIP-595 and KIP-836 (DescribeQuorum) and KIP-966 (offline replicas).
+//! (leader epochs), KIP-460 (ElectLeaders), KIP-595 and KIP-836 (DescribeQuorum) and KIP-112 (offline replicas).
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;

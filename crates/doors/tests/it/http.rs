@@ -1,6 +1,7 @@
 //! Requests and responses: records, topics, errors, and endpoints for operation.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::Wakes;
@@ -601,6 +602,45 @@ async fn every_route_is_served() {
             assert!(!whole(answer).await.text().contains("there is no path"), "{method} {path}");
         }
     }
+}
+
+/// Nodes of a cluster, of which none is known to lead.
+struct NoLeader;
+
+impl broker::Nodes for NoLeader {
+    fn nodes(&self) -> Vec<broker::NodeInfo> {
+        Vec::new()
+    }
+
+    fn transfer(&self, _: u64) -> engine::Result<()> {
+        Err(engine::Error::invalid("there is no other node"))
+    }
+}
+
+/// A load balancer sends to the leader only.
+#[tokio::test]
+async fn a_leader_is_ready_until_its_leadership_ends() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let disk = Arc::new(storage::RealDisk);
+    let clock = broker::Clock::SYSTEM.read();
+    let stored = storage::Store::open(disk, dir.path(), Default::default(), clock, &mut |_| {}).expect("opened");
+    let leadership = broker::Leadership { term: 7, node: 2, ids: 1, nodes: Arc::new(NoLeader) };
+    let broker = broker::Broker::start_leading(
+        broker::Settings::default(),
+        &[tokio::runtime::Handle::current()],
+        stored,
+        leadership,
+    );
+    let server = serve(broker.expect("started"), settings(), 100).await;
+    assert_eq!(server.get("/readyz").await.text(), "ready\nnode 2 leads in term 7\n");
+    let metrics = server.get("/metrics").await;
+    assert!(metrics.text().contains("\nthalweg_cluster_term 7\n"), "{}", metrics.text());
+    server.broker.stop().expect("stopped");
+    let answer = server.get("/readyz").await;
+    assert_eq!((answer.status, answer.header("retry-after")), (503, "1"));
+    assert_eq!(answer.json()["error"]["kind"], "not_leader");
+    let publish = server.send("POST", "/v1/topics/t/records", &[("content-type", "text/plain")], "late").await;
+    assert_eq!((publish.status, publish.header("retry-after")), (503, "1"));
 }
 
 #[tokio::test]

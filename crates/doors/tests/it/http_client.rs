@@ -51,6 +51,11 @@ pub async fn start() -> Server {
 
 pub async fn start_with(of_broker: broker::Settings, of_door: Settings, connections_max: usize) -> Server {
     let broker = Broker::start(of_broker, &[Handle::current()]).expect("one thread");
+    serve(broker, of_door, connections_max).await
+}
+
+/// Opens a door of a broker.
+pub async fn serve(broker: Arc<Broker>, of_door: Settings, connections_max: usize) -> Server {
     let limits = ConnectionLimits::up_to(connections_max);
     let shutdown = Shutdown::default();
     let connections = Connections::new(limits);
