@@ -98,6 +98,7 @@ mod tests {
                         publishes_in_flight_max: 1,
                         instance: 1,
                         server: String::new(),
+                        cluster: None,
                     }),
                     _ => Response::Error(Error::not_leader("led elsewhere", Some("b.example:7400"))),
                 };

@@ -22,6 +22,9 @@ pub mod kind;
 // The version and the features, which both sides agree on first.
 pub mod negotiate;
 
+// The nodes of a cluster, which a hello may name.
+pub mod cluster;
+
 // Fields: integers, strings, lists, options.
 mod field;
 
@@ -47,6 +50,7 @@ pub mod request;
 pub mod response;
 
 pub use caches::{CacheRequest, CacheResponse};
+pub use cluster::{Cluster, ClusterNode};
 pub use frame::{Assembler, Frame, Header};
 pub use groups::{GroupRequest, GroupResponse};
 pub use negotiate::{Features, VERSION};

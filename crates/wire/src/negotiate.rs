@@ -14,8 +14,11 @@ pub const ALPN: &[u8] = b"thalweg/1";
 pub struct Features(pub u64);
 
 impl Features {
-    /// Features that this implementation supports: none beyond version 1 so far.
-    pub const KNOWN: Self = Self(0);
+    /// The answer to the hello names the nodes of the broker's cluster.
+    pub const CLUSTER: Self = Self(1);
+
+    /// Features that this implementation supports.
+    pub const KNOWN: Self = Self::CLUSTER;
 
     /// Returns `true` if all bits of `other` are set.
     pub fn contains(self, other: Self) -> bool {

@@ -4,7 +4,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, TopicSettings};
 
 use crate::caches::CacheResponse;
-use crate::field::{Fields, get_flags, put_flags, put_str};
+use crate::cluster::Cluster;
+use crate::field::{Fields, get_flags, get_option, put_flags, put_option, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupResponse;
 use crate::kind::response as kind;
@@ -105,6 +106,8 @@ pub struct HelloOk {
     pub instance: u64,
     /// Name and version of the broker.
     pub server: String,
+    /// Cluster that the broker belongs to. Only a connection with [`Features::CLUSTER`] can name it.
+    pub cluster: Option<Cluster>,
 }
 
 /// Guarantee of an acknowledgement, in rising order.
@@ -241,6 +244,9 @@ impl Response {
                 b.put_u32(hello.publishes_in_flight_max);
                 b.put_u64(hello.instance);
                 put_str(b, &hello.server);
+                if hello.features.contains(Features::CLUSTER) {
+                    put_option(b, hello.cluster.as_ref(), |b, cluster| cluster.put(b));
+                }
             }),
             Self::Published(published) => put_frame(buf, kind::PUBLISHED, correlation, |b| {
                 b.put_u32(published.partition);
@@ -304,14 +310,7 @@ impl Response {
     pub fn decode(frame: Frame) -> Result<Self> {
         let mut f = Fields::new(frame.body.freeze());
         let response = match frame.kind {
-            kind::HELLO_OK => Self::Hello(HelloOk {
-                version: f.u16()?,
-                features: Features(f.u64()?),
-                body_bytes_max: f.u32()?,
-                publishes_in_flight_max: f.u32()?,
-                instance: f.u64()?,
-                server: f.str()?,
-            }),
+            kind::HELLO_OK => Self::Hello(get_hello(&mut f)?),
             kind::PUBLISHED => Self::Published(Published {
                 partition: f.u32()?,
                 base_offset: f.u64()?,
@@ -438,6 +437,21 @@ pub fn put_deliver_head(
 
 fn unknown_kind(kind: u8) -> Error {
     Error::new(ErrorKind::Unsupported, format!("unknown response kind {kind:#04x}"))
+}
+
+fn get_hello<B: Buf>(f: &mut Fields<B>) -> Result<HelloOk> {
+    let hello = HelloOk {
+        version: f.u16()?,
+        features: Features(f.u64()?),
+        body_bytes_max: f.u32()?,
+        publishes_in_flight_max: f.u32()?,
+        instance: f.u64()?,
+        server: f.str()?,
+        cluster: None,
+    };
+    let names_cluster = hello.features.contains(Features::CLUSTER);
+    let cluster = if names_cluster { get_option(f, Cluster::get)? } else { None };
+    Ok(HelloOk { cluster, ..hello })
 }
 
 fn get_source<B: Buf>(f: &mut Fields<B>) -> Result<SourceInfo> {

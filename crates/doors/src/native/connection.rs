@@ -26,7 +26,7 @@ use super::codec::{self, Answer, DeliveryEncoder, NativeProtocol};
 use super::errors::{self, Verdict};
 use super::login::{self, Login};
 use super::room::Room;
-use super::{access, caches, map, queues, tenants};
+use super::{access, caches, cluster, map, queues, tenants};
 use crate::throttle;
 
 /// Maximum number of partitions in the response to a subscribe: at least all partitions of one topic.
@@ -229,6 +229,7 @@ impl NativeHandler {
             publishes_in_flight_max: self.broker.settings().pub_queue_depth as u32,
             instance: self.broker.instance(),
             server: concat!("thalweg/", env!("CARGO_PKG_VERSION")).to_owned(),
+            cluster: self.broker.leadership().map(cluster::describe),
         })))
     }
 

@@ -2,6 +2,7 @@
 
 mod access;
 mod caches;
+mod cluster;
 mod codec;
 mod connection;
 mod errors;

@@ -23,8 +23,8 @@ use wire::groups::{
 use wire::request::publish_frame;
 use wire::response::put_deliver_head;
 use wire::{
-    Assembler, Features, Frame, GroupRequest, GroupResponse, HelloOk, Level, PartitionInfo, Published, Push, Request,
-    Response, SourceInfo, Subscribe, TopicInfo,
+    Assembler, Cluster, ClusterNode, Features, Frame, GroupRequest, GroupResponse, HelloOk, Level, PartitionInfo,
+    Published, Push, Request, Response, SourceInfo, Subscribe, TopicInfo,
 };
 
 /// Value, as text and as its bytes on the wire.
@@ -236,10 +236,17 @@ fn responses() -> Vec<Vector> {
         publishes_in_flight_max: 256,
         instance: 0x0123_4567_89ab_cdef,
         server: "thalweg/0.1.0".into(),
+        cluster: None,
     };
+    let node = |id, host: &str| ClusterNode { id, host: host.into(), port: 7400 };
+    let nodes = vec![node(1, "a.example"), node(2, "fd00::2")];
+    let cluster = Cluster { id: 0x0fed_cba9_8765_4321, term: 7, leader: 2, nodes };
+    let hello_of = |cluster| Response::Hello(HelloOk { features: Features::CLUSTER, cluster, ..hello.clone() });
     let fetched = |batches| Response::Fetched { start: 5, end: 11, batches };
     let values = [
-        ("hello", Response::Hello(hello)),
+        ("hello", Response::Hello(hello.clone())),
+        ("hello_alone", hello_of(None)),
+        ("hello_in_cluster", hello_of(Some(cluster))),
         ("published_accepted", Response::Published(published(Level::Accepted))),
         ("published_committed", Response::Published(published(Level::Committed))),
         ("subscribed", Response::Subscribed { subscription: 3, sources: vec![source(0, 17), source(1, 1 << 40)] }),
