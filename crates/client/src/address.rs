@@ -58,6 +58,9 @@ impl Address {
                 path => Ok(Self::Unix { path: path.into() }),
             };
         }
+        if text.contains(',') {
+            return Err(Error::invalid(format!("'{text}' is a list of addresses, and here only one is possible")));
+        }
         let (scheme, rest) = text.split_once("://").unwrap_or(("quic", text));
         let (host, port) = match rest.rsplit_once(':') {
             // A bare IPv6 address contains colons too, but more than one.
@@ -91,13 +94,10 @@ impl Address {
 
     /// Returns the port of a broker on this machine; `None` if the address is that of another machine, or has no port.
     pub fn local_port(&self) -> Option<u16> {
-        let host = match self {
-            Self::Unix { .. } | Self::Pipe(_) => return None,
-            other => other.host(),
-        };
-        let is_local = host == "localhost"
-            || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
-        is_local.then(|| self.port())
+        match self {
+            Self::Unix { .. } | Self::Pipe(_) => None,
+            other => is_local(other.host()).then(|| self.port()),
+        }
     }
 
     /// Returns `true` if both addresses have the same host and port, whatever their transports, or the same path.
@@ -107,6 +107,27 @@ impl Address {
             (Self::Unix { path: one }, Self::Unix { path: other }) => one == other,
             (Self::Pipe(_) | Self::Unix { .. }, _) | (_, Self::Pipe(_) | Self::Unix { .. }) => false,
             _ => self.host().eq_ignore_ascii_case(other.host()) && self.port() == other.port(),
+        }
+    }
+
+    /// Returns `true` if both addresses have the same transport, host and port, or the same path.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other) && self.is_same_broker(other)
+    }
+
+    /// Returns the address of another node of the cluster, whose native door a node at this address has named. It has
+    /// the same transport and is no less safe: a client that sends nothing without TLS to another machine does not
+    /// begin to, and one that checks the certificate of another machine does not end at its own, where any certificate
+    /// is accepted. Returns `None` if there is no such address.
+    pub(crate) fn of_node(&self, host: &str, port: u16) -> Option<Self> {
+        let host = host.to_owned();
+        match self {
+            _ if host.is_empty() || is_local(&host) && !is_local(self.host()) => None,
+            Self::Tcp { host: used, .. } if is_local(used) && !is_local(&host) => None,
+            Self::Quic { .. } => Some(Self::Quic { host, port }),
+            Self::Tcp { .. } => Some(Self::Tcp { host, port }),
+            Self::Tls { .. } => Some(Self::Tls { host, port }),
+            Self::Unix { .. } | Self::Pipe(_) => None,
         }
     }
 
@@ -131,6 +152,17 @@ impl Address {
         found.sort_by_key(SocketAddr::is_ipv6);
         found.first().copied().ok_or_else(|| Error::not_found(format!("'{host}' has no address")))
     }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Returns `true` if the host is this machine's loopback interface.
+fn is_local(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 impl fmt::Display for Address {
@@ -167,7 +199,7 @@ mod tests {
         ] {
             assert_eq!(Address::parse(text).map(|a| a.to_string()), Ok(expected.to_owned()));
         }
-        for bad in ["http://x", "tcp://", ":1", "x:99999", "unix:", "unix://"] {
+        for bad in ["http://x", "tcp://", ":1", "x:99999", "a,b", "unix:", "unix://"] {
             assert!(Address::parse(bad).is_err(), "{bad}");
         }
     }

@@ -106,8 +106,7 @@ impl CacheCalls {
 
 /// Calls the broker with a request about caches. These use separate streams, so that a large value blocks no publisher.
 pub(crate) async fn call(session: &Session, request: CacheRequest) -> Result<CacheResponse> {
-    let link = session.caches.link(session.caches.next_turn()).await?;
-    match link.request(&Request::Cache(request), session.settings().request_timeout).await? {
+    match session.call_caches(&Request::Cache(request)).await? {
         Response::Cache(response) => Ok(response),
         other => Err(unexpected(&other)),
     }

@@ -5,16 +5,16 @@
 use std::sync::Arc;
 
 use engine::Result;
-use wire::{Request, Response};
+use wire::{Cluster, Request, Response};
 
-use crate::address::Address;
-use crate::connection::Dialer;
+use crate::addresses::Addresses;
+use crate::dialer::Dialer;
 use crate::link::unexpected;
 use crate::replies::Replies;
 use crate::session::Session;
 use crate::settings::ClientSettings;
 
-/// A client of one broker. Cloning it shares its connections.
+/// A client of one broker, or of one cluster. Cloning it shares its connections.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) session: Arc<Session>,
@@ -25,20 +25,22 @@ pub struct Client {
 
 impl Client {
     /// Connects to `[scheme://]host[:port]` with default settings. The default scheme is QUIC, the default port 7400.
-    pub async fn connect(address: &str) -> Result<Self> {
-        Self::connect_with(Address::parse(address)?, ClientSettings::default()).await
+    /// For a cluster, name several of its nodes, separated by commas: `a:7400,b:7400,c:7400`.
+    pub async fn connect(addresses: &str) -> Result<Self> {
+        Self::connect_with(Addresses::parse(addresses)?, ClientSettings::default()).await
     }
 
-    /// Connects to an address with these settings. Returns an error if the first connection fails.
-    pub async fn connect_with(address: Address, settings: ClientSettings) -> Result<Self> {
-        let client = Self::lazy(address, settings);
+    /// Connects to the first of these addresses that answers, with these settings. Returns an error if the first
+    /// connection to the only address fails, or if none of several answers within the connect timeout.
+    pub async fn connect_with(addresses: impl Into<Addresses>, settings: ClientSettings) -> Result<Self> {
+        let client = Self::lazy(addresses, settings);
         client.session.publish.connection(0).await?;
         Ok(client)
     }
 
     /// Creates a client that connects with its first request.
-    pub fn lazy(address: Address, settings: ClientSettings) -> Self {
-        let session = Session::new(Arc::new(Dialer::new(address, settings)));
+    pub fn lazy(addresses: impl Into<Addresses>, settings: ClientSettings) -> Self {
+        let session = Session::new(Arc::new(Dialer::new(addresses.into(), settings)));
         Self { session, replies: Arc::default() }
     }
 
@@ -51,6 +53,12 @@ impl Client {
     /// Returns the settings that this client was created with.
     pub fn settings(&self) -> &ClientSettings {
         self.session.settings()
+    }
+
+    /// Returns the cluster that the broker belongs to, as its leader has described it last: at the last connection.
+    /// `None` for a broker without a cluster, and before the first connection.
+    pub fn cluster(&self) -> Option<Cluster> {
+        self.session.cluster()
     }
 
     /// Returns the broker's metrics in the Prometheus text format.
@@ -79,6 +87,7 @@ mod tests {
     use wire::{Assembler, Features, HelloOk, VERSION};
 
     use super::*;
+    use crate::address::Address;
 
     /// Serves a connection as a broker that leads nothing.
     async fn lead_elsewhere(mut stream: DuplexStream) {

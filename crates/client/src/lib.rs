@@ -51,17 +51,24 @@ mod users;
 // The session: connections that are kept, and calls that are sent again.
 mod session;
 mod operations;
+mod repeat;
 mod pool;
 mod backoff;
 
-// One connection.
+// One connection: the addresses, and the order in which to try them.
 mod address;
+mod addresses;
+mod book;
+mod dialer;
+mod attempt;
 mod connection;
 mod link;
+mod watchdog;
 mod probe;
 mod tls;
 
 pub use address::{Address, Pipes};
+pub use addresses::Addresses;
 pub use cache::{Cache, CacheWatch, Changes};
 pub use client::Client;
 pub use consumer::{Consumer, ConsumerBuilder, ConsumerEvent};
@@ -81,6 +88,7 @@ pub use queue::{Outcome, Queue, Receive, Received, WorkReport, Worker};
 pub use settings::{ClientSettings, LinkChange, LinkObserver, Login};
 pub use subscription::{Batch, Event, Message, Subscription, SubscriptionBuilder};
 pub use wire::caches::{Entry, Value};
+pub use wire::cluster::{Cluster, ClusterNode};
 pub use wire::groups::{CommittedOffset, GroupInfo, GroupPartition, GroupSummary, MemberInfo, OffsetReset};
 pub use wire::queues::{
     LeaseAnswer, MessageInfo, MessagePhase, NewQueue, OutMessage, PeekedMessage, QueueCounts, QueueInfo,

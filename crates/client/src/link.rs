@@ -3,9 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use bytes::buf::Limit;
 use bytes::{Bytes, BytesMut};
@@ -19,10 +19,15 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Notify, oneshot};
 use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES};
 use wire::negotiate::{Features, VERSION};
-use wire::{Assembler, Frame, HelloOk, Push, Request, Response};
+use wire::{Assembler, Frame, HelloOk, Push, QueueResponse, Request, Response};
+
+use crate::book::Book;
 
 /// Bytes queued for the broker at which publishers pause.
 const OUTBOX_BYTES_MAX: usize = 4 << 20;
+
+/// Minimum time without an answer after which a node may be considered down.
+const SILENCE_MIN: Duration = Duration::from_secs(5);
 
 /// Initial capacity for an encoded request; most requests are smaller.
 const REQUEST_BYTES: usize = 128;
@@ -55,6 +60,15 @@ pub(crate) struct Link {
     is_socket: bool,
     correlation: AtomicU32,
     state: Mutex<State>,
+    /// `true` once the broker has answered that another one leads. Nothing new is sent then.
+    is_over: AtomicBool,
+    /// Address book that learns of that.
+    book: OnceLock<Arc<Book>>,
+    created: Instant,
+    /// Time of the first request since anything was received, in ms after `created`; 0 if there is none.
+    asked_ms: AtomicU64,
+    /// Time of the first batch since then, likewise.
+    batch_ms: AtomicU64,
 }
 
 #[derive(Default)]
@@ -129,7 +143,22 @@ impl Link {
     }
 
     fn new(outbox: Arc<Outbox>, is_socket: bool) -> Arc<Self> {
-        Arc::new(Self { outbox, is_socket, correlation: AtomicU32::new(1), state: Mutex::default() })
+        Arc::new(Self {
+            outbox,
+            is_socket,
+            correlation: AtomicU32::new(1),
+            state: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            book: OnceLock::new(),
+            created: Instant::now(),
+            asked_ms: AtomicU64::new(0),
+            batch_ms: AtomicU64::new(0),
+        })
+    }
+
+    /// Sets the address book that learns when another broker leads.
+    pub(crate) fn know(&self, book: &Arc<Book>) {
+        self.book.get_or_init(|| book.clone());
     }
 
     pub(crate) async fn hello(&self, name: &str, timeout: Duration) -> Result<HelloOk> {
@@ -160,6 +189,7 @@ impl Link {
             Ok(answer) => answer.unwrap_or_else(|_| Err(self.closed_error())),
             Err(_) => {
                 self.state.lock().waiting.remove(&correlation);
+                self.close_if_silent(timeout.max(SILENCE_MIN));
                 Err(Error::new(ErrorKind::Timeout, format!("no answer within {} ms", timeout.as_millis())))
             }
         }
@@ -186,16 +216,20 @@ impl Link {
         chunks: impl IntoIterator<Item = Bytes>,
         waiter: Waiter,
     ) -> Result<()> {
+        let is_batch = matches!(waiter, Waiter::Publisher(..));
         let is_beside_others = {
             let mut state = self.state.lock();
             if let Some(error) = &state.closed {
                 return Err(error.clone());
             }
             // A publisher's batch is large enough for its own write.
-            let is_small = matches!(waiter, Waiter::One(_));
             state.waiting.insert(correlation, waiter);
-            is_small && self.is_socket && state.waiting.len() > 1
+            !is_batch && self.is_socket && state.waiting.len() > 1
         };
+        self.note_asked(&self.asked_ms);
+        if is_batch {
+            self.note_asked(&self.batch_ms);
+        }
         let sent = self.queue(chunks);
         if is_beside_others {
             self.outbox.flush_together();
@@ -235,13 +269,44 @@ impl Link {
         self.outbox.drained().await;
     }
 
-    /// Returns `true` if nothing more can be sent. A failed write sets this before the reader detects it.
+    /// Returns `true` if nothing more can be sent, or if another broker leads. A failed write sets this before the
+    /// reader detects it.
     pub(crate) fn is_closed(&self) -> bool {
-        self.outbox.is_closed()
+        self.outbox.is_closed() || self.is_over.load(Ordering::Relaxed)
     }
 
     pub(crate) fn close(&self) {
         self.outbox.close();
+    }
+
+    /// Closes a link to a cluster if nothing was received for this long while an answer is due: the machine of the node
+    /// may be down, which TCP notices only after many minutes, and another node may lead.
+    pub(crate) fn close_if_silent(&self, patience: Duration) {
+        if self.is_since(&self.asked_ms, patience) && self.book.get().is_some_and(|book| book.is_of_cluster()) {
+            tracing::debug!("closing a connection to a node that does not answer");
+            self.outbox.close();
+        }
+    }
+
+    /// Returns `true` if nothing was received for this long since a batch was sent.
+    pub(crate) fn owes_batches_for(&self, silence: Duration) -> bool {
+        self.is_since(&self.batch_ms, silence)
+    }
+
+    fn note_asked(&self, at_ms: &AtomicU64) {
+        if at_ms.load(Ordering::Relaxed) == 0 {
+            at_ms.store(self.now_ms(), Ordering::Relaxed);
+        }
+    }
+
+    fn is_since(&self, at_ms: &AtomicU64, duration: Duration) -> bool {
+        let at_ms = at_ms.load(Ordering::Relaxed);
+        at_ms > 0 && self.now_ms().saturating_sub(at_ms) >= duration.as_millis() as u64
+    }
+
+    /// Returns the age of the link in ms, at least 1.
+    fn now_ms(&self) -> u64 {
+        self.created.elapsed().as_millis() as u64 + 1
     }
 
     /// Opens the inbox for the deliveries of a subscription that shares this stream.
@@ -279,7 +344,7 @@ impl Link {
         for waiter in state.waiting.into_values() {
             match waiter {
                 Waiter::Publisher(publisher, batch) => publisher.lost(batch, &error),
-                waiter => waiter.answer(Err(error.clone())),
+                waiter => waiter.answer(Err(unanswered(&error))),
             }
         }
         for inbox in state.inboxes.into_values() {
@@ -298,6 +363,8 @@ impl Link {
                 Err(ReadError::Io(error)) => return disconnected(&format!("the connection broke: {error}")),
                 Err(ReadError::Refused(error)) => return error,
             }
+            self.asked_ms.store(0, Ordering::Relaxed);
+            self.batch_ms.store(0, Ordering::Relaxed);
             for frame in frames.drain(..) {
                 if let Err(error) = self.take(frame) {
                     return error;
@@ -314,7 +381,15 @@ impl Link {
         let response = Response::decode(frame)?;
         if let (0, Response::Error(error)) = (correlation, &response) {
             // Final error that the broker sends before it closes the connection.
+            self.check_leader(error);
             return Err(error.clone());
+        }
+        match &response {
+            Response::Error(error) => self.check_leader(error),
+            Response::Queue(QueueResponse::Sent(sent)) => {
+                sent.iter().filter_map(|sent| sent.as_ref().err()).for_each(|error| self.check_leader(error));
+            }
+            _ => {}
         }
         let waiter = self.state.lock().waiting.remove(&correlation);
         if let Some(waiter) = waiter {
@@ -324,6 +399,16 @@ impl Link {
             });
         }
         Ok(())
+    }
+
+    /// Ends the use of the link if another broker leads. Requests in flight still receive their answers.
+    fn check_leader(&self, error: &Error) {
+        if error.kind == ErrorKind::NotLeader {
+            if let Some(book) = self.book.get() {
+                book.not_leader(error);
+            }
+            self.is_over.store(true, Ordering::Relaxed);
+        }
     }
 
     fn take_push(&self, push: Push) -> Result<()> {
@@ -375,6 +460,15 @@ impl Reassemble for Incoming<'_> {
 
     fn rest_filled(&mut self) {
         self.assembler.close_frame(self.frames);
+    }
+}
+
+/// Returns the error of a request that was sent before the connection ended. It may have been carried out, which not
+/// every reason of an end says.
+fn unanswered(error: &Error) -> Error {
+    match error.kind {
+        ErrorKind::ShuttingDown | ErrorKind::NotLeader => disconnected(&error.message),
+        _ => error.clone(),
     }
 }
 

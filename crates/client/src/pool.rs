@@ -7,7 +7,8 @@ use engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 
 use crate::backoff::Backoff;
-use crate::connection::{Connection, Dialer, Shape};
+use crate::connection::{Connection, Shape};
+use crate::dialer::Dialer;
 use crate::link::Link;
 
 pub(crate) struct Pool {
@@ -42,7 +43,7 @@ impl Pool {
     }
 
     /// Returns the connection of a turn. A broken connection is restored: several attempts, with growing pauses, for as
-    /// long as a request may take.
+    /// long as a request may take. In a cluster, a first connection is tried repeatedly, too.
     pub(crate) async fn connection(&self, turn: usize) -> Result<Arc<Connection>> {
         let slot = &self.slots[turn % self.slots.len()];
         if let Some(connection) = slot.open() {
@@ -54,7 +55,7 @@ impl Pool {
             return Ok(connection);
         }
         let was_connected = slot.connection.lock().take().is_some();
-        let deadline = tokio::time::Instant::now() + self.dialer.settings.request_timeout;
+        let begin = tokio::time::Instant::now();
         let mut backoff = Backoff::new();
         loop {
             match self.dialer.connect(self.shape).await {
@@ -63,18 +64,25 @@ impl Pool {
                     *slot.connection.lock() = Some(connection.clone());
                     return Ok(connection);
                 }
-                // If a first connection fails, the address is most likely wrong: return the error immediately.
-                Err(error) if !was_connected || !is_transient(&error) => return Err(error),
+                Err(error) if !is_transient(&error) => return Err(error),
                 Err(error) => {
-                    self.dialer.lost(&error);
+                    if was_connected {
+                        self.dialer.lost(&error);
+                    }
                     let wait = backoff.next();
-                    if tokio::time::Instant::now() + wait >= deadline {
+                    if begin.elapsed() + wait >= self.dialer.patience(was_connected) {
                         return Err(error);
                     }
                     tokio::time::sleep(wait).await;
                 }
             }
         }
+    }
+
+    /// Returns the connection of a turn, if it is open.
+    #[cfg(test)]
+    pub(crate) fn opened(&self, turn: usize) -> Option<Arc<Connection>> {
+        self.slots[turn % self.slots.len()].open()
     }
 
     /// Closes the open connections.
@@ -100,6 +108,11 @@ impl Pool {
 pub(crate) fn is_transient(error: &Error) -> bool {
     matches!(
         error.kind,
-        ErrorKind::Disconnected | ErrorKind::ShuttingDown | ErrorKind::Timeout | ErrorKind::Busy | ErrorKind::DiskFull
+        ErrorKind::Disconnected
+            | ErrorKind::ShuttingDown
+            | ErrorKind::Timeout
+            | ErrorKind::Busy
+            | ErrorKind::DiskFull
+            | ErrorKind::NotLeader
     )
 }

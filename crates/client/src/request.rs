@@ -7,6 +7,7 @@ use engine::ids::INBOX_PREFIX;
 use engine::{Acks, Error, ErrorKind, Record, Result};
 
 use crate::client::Client;
+use crate::pool::is_transient;
 use crate::publisher::publish_once;
 use crate::replies::Replies;
 use crate::session::Session;
@@ -61,7 +62,13 @@ async fn open_inbox(session: &Session, replies: &Replies) -> Result<String> {
     let mut inbox = SubscriptionBuilder::new(session.sibling(), &name).open().await?;
     let waiting = replies.waiting();
     let task = tokio::spawn(async move {
-        while let Ok(message) = inbox.next().await {
+        loop {
+            let message = match inbox.next().await {
+                Ok(message) => message,
+                // The next call resumes the subscription.
+                Err(error) if is_transient(&error) => continue,
+                Err(_) => return,
+            };
             let id = message.record.header(CORRELATION_ID).and_then(|id| std::str::from_utf8(id).ok()?.parse().ok());
             if let Some(id) = id {
                 waiting.arrived(id, message.record);

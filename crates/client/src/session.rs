@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Result;
-use wire::{Request, Response};
+use tokio::time::Instant;
+use wire::{Cluster, Request, Response};
 
-use crate::connection::{Connection, Dialer, Shape};
+use crate::backoff::Backoff;
+use crate::connection::Shape;
+use crate::dialer::Dialer;
 use crate::operations::Operations;
 use crate::pool::Pool;
+use crate::repeat::may_repeat;
 use crate::settings::ClientSettings;
 
 /// Maximum duration of a close.
@@ -24,6 +28,14 @@ pub(crate) struct Session {
     pub caches: Pool,
     /// Cache operations that the broker executes once.
     pub operations: Operations,
+}
+
+/// Connection for a request.
+#[derive(Clone, Copy)]
+enum Use {
+    /// The first connection for publishing.
+    Control,
+    Caches,
 }
 
 impl Session {
@@ -78,11 +90,51 @@ impl Session {
 
     /// Sends a request that the broker may answer late, and waits up to `timeout` once a connection exists.
     pub(crate) async fn call_within(&self, request: &Request, timeout: Duration) -> Result<Response> {
-        self.control().await?.control.request(request, timeout).await
+        self.repeat(Use::Control, request, timeout).await
     }
 
-    /// Returns the connection for all requests that have no pool.
-    async fn control(&self) -> Result<Arc<Connection>> {
-        self.publish.connection(0).await
+    /// Sends a request over a stream of the caches, so that a large value blocks no publisher.
+    pub(crate) async fn call_caches(&self, request: &Request) -> Result<Response> {
+        self.repeat(Use::Caches, request, self.settings().request_timeout).await
+    }
+
+    /// Sends a request and waits for its answer. In a cluster it is sent again, to the node that leads then, if the
+    /// connection breaks and that is safe; within the same time.
+    async fn repeat(&self, way: Use, request: &Request, timeout: Duration) -> Result<Response> {
+        let mut begin = None;
+        let mut backoff = Backoff::new();
+        loop {
+            let link = match way {
+                Use::Control => self.publish.connection(0).await?.control.clone(),
+                Use::Caches => self.caches.link(self.caches.next_turn()).await?,
+            };
+            let begin = *begin.get_or_insert_with(Instant::now);
+            let error = match link.request(request, timeout.saturating_sub(begin.elapsed())).await {
+                Ok(response) => return Ok(response),
+                Err(error) => error,
+            };
+            let wait = backoff.next();
+            let is_lasting = !self.dialer.book.is_of_cluster() || !may_repeat(request, &error);
+            if is_lasting || begin.elapsed() + wait >= timeout {
+                return Err(error);
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Returns the cluster, as its leader has described it last.
+    pub(crate) fn cluster(&self) -> Option<Cluster> {
+        self.dialer.book.cluster()
+    }
+
+    /// Returns the address of the control connection.
+    #[cfg(test)]
+    pub(crate) fn dialed(&self) -> crate::address::Address {
+        self.publish.opened(0).expect("it is connected").address.clone()
+    }
+
+    /// Returns `true` if several nodes may answer.
+    pub(crate) fn is_of_cluster(&self) -> bool {
+        self.dialer.book.is_of_cluster()
     }
 }

@@ -9,6 +9,8 @@ use engine::security::UserName;
 use engine::{Error, Result};
 use zeroize::Zeroizing;
 
+use crate::address::Address;
+
 /// Settings of a client: sizes of its connection pools, flow control windows and timeouts.
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
@@ -37,7 +39,8 @@ pub struct ClientSettings {
     pub publish_chunk_bytes: usize,
     /// Maximum number of unacknowledged batches of one publisher, 256 by default.
     pub publishes_in_flight_max: usize,
-    /// Maximum duration of one connection attempt, 5 s by default.
+    /// Maximum duration of one connection attempt, 5 s by default. With several addresses, it applies to each; the next
+    /// one is tried after 1 s without an answer.
     pub connect_timeout: Duration,
     /// Maximum duration of a request with all its attempts, 30 s by default.
     pub request_timeout: Duration,
@@ -118,10 +121,12 @@ pub enum LinkChange<'a> {
     Lost(&'a Error),
     /// A connection was restored after [`LinkChange::Lost`].
     Restored,
+    /// A connection leads to another address than the one before it: to another node of the cluster.
+    Moved(&'a Address),
 }
 
-/// Function that is called once when connections are lost and once when they are restored. The connecting task calls
-/// it, so it should only forward the notification.
+/// Function that is called once when connections are lost, once when they are restored, and when they move to another
+/// node. The connecting task calls it, so it should only forward the notification.
 #[derive(Clone)]
 pub struct LinkObserver(Arc<dyn Fn(LinkChange<'_>) + Send + Sync>);
 

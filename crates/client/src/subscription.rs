@@ -32,6 +32,8 @@ pub struct Subscription {
     request: Subscribe,
     turn: usize,
     open: Open,
+    /// `true` if the subscription has ended and was not resumed yet.
+    is_broken: bool,
     /// Position of each partition, in the order of first delivery.
     next: Vec<Position>,
     /// Bytes that were read since the broker was last granted credit.
@@ -202,6 +204,7 @@ impl SubscriptionBuilder {
             turn,
             next: Vec::new(),
             open,
+            is_broken: false,
             unreported_bytes: 0,
             messages: VecDeque::new(),
             pending: VecDeque::new(),
@@ -254,25 +257,29 @@ impl Subscription {
     }
 
     /// Returns the next batch, gap or restart. Restores a broken connection, and then resumes after the last returned
-    /// record.
+    /// record. If that does not succeed within the request timeout, returns the error; the next call tries it again.
     pub async fn next_event(&mut self) -> Result<Event> {
         loop {
             if let Some(event) = self.pending.pop_front() {
                 return Ok(event);
             }
+            if self.is_broken {
+                self.resume().await?;
+                continue;
+            }
             match self.open.events.next().await {
                 Ok(push) => {
-                    if let Some(event) = self.take(push).await? {
+                    if let Some(event) = self.take(push)? {
                         return Ok(event);
                     }
                 }
-                Err(error) if is_transient(&error) => self.resume().await?,
+                Err(error) if is_transient(&error) => self.is_broken = true,
                 Err(error) => return Err(error),
             }
         }
     }
 
-    async fn take(&mut self, push: Push) -> Result<Option<Event>> {
+    fn take(&mut self, push: Push) -> Result<Option<Event>> {
         match push {
             Push::Deliver { partition, topic, batch, .. } => {
                 let bytes = batch.len() as u64;
@@ -303,7 +310,7 @@ impl Subscription {
                 Ok(Some(Event::Gap { topic, partition, from, to }))
             }
             Push::Ended { error, .. } if is_transient(&error) => {
-                self.resume().await?;
+                self.is_broken = true;
                 Ok(None)
             }
             Push::Ended { error, .. } => Err(error),
@@ -343,7 +350,10 @@ impl Subscription {
             }
             let result = self.reopen(&request, instance).await;
             match result {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.is_broken = false;
+                    return Ok(());
+                }
                 Err(error) if is_transient(&error) => {
                     let wait = backoff.next();
                     if tokio::time::Instant::now() + wait >= deadline {

@@ -261,6 +261,11 @@ impl Error {
         self.kind == ErrorKind::Busy && self.retry_after_ms >= THROTTLED_MS_MIN
     }
 
+    /// Returns `true` if the request may have been carried out: its answer was lost, or never came.
+    pub fn is_outcome_unknown(&self) -> bool {
+        self.retry_class() == RetryClass::OutcomeUnknown
+    }
+
     /// Returns the same error with a message that is made of its message.
     #[cold]
     pub fn map_message(mut self, change: impl FnOnce(String) -> String) -> Self {

@@ -279,7 +279,11 @@ impl<T> Lane<T> {
                 self.repeat(at, renumber);
                 None
             }
-            ErrorKind::Busy | ErrorKind::DiskFull | ErrorKind::ShuttingDown | ErrorKind::Corrupt => {
+            ErrorKind::Busy
+            | ErrorKind::DiskFull
+            | ErrorKind::ShuttingDown
+            | ErrorKind::Corrupt
+            | ErrorKind::NotLeader => {
                 self.retry_later(now, Duration::from_millis(error.retry_after_ms.into()), &error);
                 self.repeat(at, Renumber::Keep);
                 None

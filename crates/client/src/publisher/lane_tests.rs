@@ -266,7 +266,8 @@ impl World {
 }
 
 fn an_op() -> impl Strategy<Value = Op> {
-    let kinds = [ErrorKind::Busy, ErrorKind::Corrupt, ErrorKind::ShuttingDown, ErrorKind::Internal];
+    let kinds =
+        [ErrorKind::Busy, ErrorKind::Corrupt, ErrorKind::ShuttingDown, ErrorKind::NotLeader, ErrorKind::Internal];
     let fatal = [ErrorKind::NotFound, ErrorKind::Denied, ErrorKind::TooLarge];
     let broker = prop_oneof![
         8 => Just(Broker::Takes),

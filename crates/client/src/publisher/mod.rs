@@ -7,7 +7,7 @@ mod sender;
 mod settings;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine::{Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, Missing, PartitionId, Record, Result};
 use tokio::sync::oneshot;
@@ -15,6 +15,7 @@ use wire::request::publish_frame;
 use wire::response::Published;
 use wire::{Response, TopicInfo};
 
+use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::link::unexpected;
 use crate::session::Session;
@@ -318,12 +319,26 @@ impl Drop for Publisher {
 
 /// Publishes one record by itself, on the pool's first stream.
 pub(crate) async fn publish_once(session: &Session, topic: &str, record: Record, acks: Acks) -> Result<Published> {
-    let link = session.publish.link(0).await?;
     let mut builder = builder_of(std::slice::from_ref(&record))?;
-    let batch = builder.finish().ok_or_else(no_record)?;
-    let correlation = link.next_correlation();
-    let answer = link.call(correlation, publish_frame(correlation, topic, None, acks, batch.into_bytes()))?;
-    acknowledged(session, answer).await
+    let batch = builder.finish().ok_or_else(no_record)?.into_bytes();
+    let begin = Instant::now();
+    let mut backoff = Backoff::new();
+    loop {
+        let link = session.publish.link(0).await?;
+        let correlation = link.next_correlation();
+        let answer = link.call(correlation, publish_frame(correlation, topic, None, acks, batch.clone()))?;
+        let error = match acknowledged(session, answer).await {
+            Ok(published) => return Ok(published),
+            Err(error) => error,
+        };
+        // The leader has changed, and the record was not taken: another connection leads to the new one.
+        let is_refused = error.kind == ErrorKind::NotLeader && session.is_of_cluster();
+        let wait = backoff.next();
+        if !is_refused || begin.elapsed() + wait >= session.settings().request_timeout {
+            return Err(error);
+        }
+        tokio::time::sleep(wait).await;
+    }
 }
 
 async fn acknowledged(session: &Session, answer: oneshot::Receiver<Result<Response>>) -> Result<Published> {

@@ -131,6 +131,13 @@ impl Sender {
         }
     }
 
+    /// Closes a connection over which no answer has arrived for as long as a delivery may take.
+    fn check_link(&self) {
+        if let Ok(link) = self.link.try_lock() {
+            link.close_if_silent(self.ledger.settings.delivery_timeout);
+        }
+    }
+
     async fn reconnect(&self, link: &mut Arc<Link>) -> Result<()> {
         *link = self.session.publish.link(self.turn).await?;
         Ok(())
@@ -157,6 +164,7 @@ pub(super) async fn run(sender: Arc<Sender>) {
                     armed = None;
                     // The timer may have fired for a lingering batch.
                     ledger.has_more.notify_one();
+                    sender.check_link();
                     ledger.expire(Instant::now())
                 }
             };

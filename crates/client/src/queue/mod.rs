@@ -2,16 +2,17 @@
 
 mod worker;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
-use engine::{Error, Offset, PartitionId, Result, Start};
+use engine::{Error, ErrorKind, Offset, PartitionId, Result, Start};
 use futures_util::{StreamExt, stream};
 use wire::queues::{
     LeaseAnswer, Named, NewQueue, OutMessage, PeekedMessage, QueueInfo, ReceivedMessage, RedriveInfo, Sent,
 };
 use wire::{QueueRequest, QueueResponse, Request, Response};
 
+use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::link::unexpected;
 use crate::session::Session;
@@ -173,7 +174,7 @@ impl Queue {
 
     /// Sends a message. On return it is durable, if the queue's topic is.
     pub async fn send(&self, message: OutMessage) -> Result<Sent> {
-        self.send_together(vec![message], false).await.into_iter().next().unwrap_or_else(|| Err(too_few_answers()))
+        self.send_in_requests(vec![message], false).await.into_iter().next().unwrap_or_else(|| Err(too_few_answers()))
     }
 
     /// Sends many messages in their order, with several requests in flight. Returns one result per message.
@@ -187,8 +188,42 @@ impl Queue {
         self.send_in_requests(messages, true).await
     }
 
+    /// Sends messages. Those that a node refuses because it does not lead any more are sent again, in their order.
     async fn send_in_requests(&self, messages: Vec<OutMessage>, is_move: bool) -> Vec<Result<Sent>> {
-        let requests = stream::iter(batches(messages)).map(|batch| self.send_together(batch, is_move));
+        if !self.session.is_of_cluster() {
+            return self.send_once(messages, is_move).await;
+        }
+        let begin = Instant::now();
+        let mut backoff = Backoff::new();
+        let mut results = self.send_once(messages.clone(), is_move).await;
+        loop {
+            let refused: Vec<usize> = (0..results.len()).filter(|at| is_refused(&results[*at])).collect();
+            let wait = backoff.next();
+            if refused.is_empty() || begin.elapsed() + wait >= self.session.settings().request_timeout {
+                return results;
+            }
+            tokio::time::sleep(wait).await;
+            let again = refused.iter().filter_map(|at| messages.get(*at).cloned()).collect();
+            for (at, result) in refused.into_iter().zip(self.send_once(again, is_move).await) {
+                results[at] = result;
+            }
+        }
+    }
+
+    /// Sends messages in several requests. After a refusal by a node that does not lead any more no further request is
+    /// sent, so that no message overtakes another.
+    async fn send_once(&self, messages: Vec<OutMessage>, is_move: bool) -> Vec<Result<Sent>> {
+        let refusal = OnceLock::new();
+        let requests = stream::iter(batches(messages)).map(async |batch| {
+            if let Some(error) = refusal.get() {
+                return vec![Err(Error::clone(error)); batch.len()];
+            }
+            let results = self.send_together(batch, is_move).await;
+            if let Some(Err(error)) = results.iter().find(|result| is_refused(result)) {
+                refusal.get_or_init(|| error.clone());
+            }
+            results
+        });
         requests.buffered(SENDS_IN_FLIGHT_MAX).concat().await
     }
 
@@ -309,6 +344,11 @@ fn millis(duration: Duration) -> u64 {
 
 fn counted(answers: Vec<LeaseAnswer>, count: usize) -> Result<Vec<LeaseAnswer>> {
     if answers.len() == count { Ok(answers) } else { Err(too_few_answers()) }
+}
+
+/// Returns `true` if a message was not taken because the node does not lead any more.
+fn is_refused(result: &Result<Sent>) -> bool {
+    result.as_ref().is_err_and(|error| error.kind == ErrorKind::NotLeader)
 }
 
 fn too_few_answers() -> Error {
