@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use client::{Address, Login};
+use client::{Addresses, Login};
 
 /// File of a running broker. Dropping it removes the file, unless another broker has written its own.
 pub(crate) struct AdminTokenFile {
@@ -42,11 +42,14 @@ impl Drop for AdminTokenFile {
     }
 }
 
-/// Returns the login of an administrator of the broker at this address, if the broker is on this machine and this user
-/// may read its token.
-pub fn login(server: &Address) -> Option<Login> {
-    let port = server.local_port()?;
-    let token = fs::read_to_string(path_in(&folder()?, port)).ok()?;
+/// Returns the login of an administrator of the broker at the first of these addresses that is on this machine and
+/// whose token this user may read.
+pub fn login(servers: &Addresses) -> Option<Login> {
+    let folder = folder()?;
+    let token = servers.iter().find_map(|server| {
+        let port = server.local_port()?;
+        fs::read_to_string(path_in(&folder, port)).ok()
+    })?;
     Login::administrator(token).ok()
 }
 

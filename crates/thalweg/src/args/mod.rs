@@ -57,7 +57,8 @@ pub struct Global {
     /// Context to use, which `thalweg context add` creates; '' for none [env: THALWEG_CONTEXT=]
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
-    /// Address of the broker: [quic://|tcp://|tls://]host[:port], or unix:PATH [default: 127.0.0.1:7400] [env:
+    /// Address of the broker: [quic://|tcp://|tls://]host[:port], or unix:PATH; of several nodes of a cluster, with
+    /// commas between them [default: 127.0.0.1:7400] [env:
     /// THALWEG_SERVER=]
     #[arg(long, short, global = true, value_name = "ADDRESS")]
     pub server: Option<String>,

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use client::security::TokenText;
-use client::{Address, Client, ClientSettings, ErrorKind};
+use client::{Addresses, Client, ClientSettings, ErrorKind};
 use serde_json::json;
 use thalweg::config::contexts::{Chosen, Context, Contexts, LoginSecret, StoredLogin};
 use thalweg::config::{Config, ContextUse};
@@ -97,7 +97,7 @@ fn config_of(global: &Global) -> Result<(Config, Context)> {
 
 async fn connect(config: &Config, login: client::Login) -> client::Result<Client> {
     let settings = ClientSettings { login: Some(login), ..config.client() };
-    Client::connect_with(Address::parse(config.server_address())?, settings).await
+    Client::connect_with(Addresses::parse(config.server_address())?, settings).await
 }
 
 /// Creates a token at the broker and stores it. A token that cannot be used or stored is deleted again.

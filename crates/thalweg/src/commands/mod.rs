@@ -32,7 +32,7 @@ pub mod user;
 
 use std::io::IsTerminal;
 
-use client::{Address, Client, ClientSettings, ErrorKind, LinkChange, LinkObserver, Login};
+use client::{Addresses, Client, ClientSettings, ErrorKind, LinkChange, LinkObserver, Login};
 use thalweg::admin_token;
 use thalweg::config::{Config, ContextUse, Credential};
 
@@ -40,15 +40,16 @@ use crate::output::{FAILED, Failure, Result, USAGE, remark};
 
 /// Connects a client to the broker that the configuration names.
 async fn connect(config: &Config) -> Result<Client> {
-    let address = Address::parse(config.server_address())?;
-    let shown = address.to_string();
+    let addresses = Addresses::parse(config.server_address())?;
+    let shown = addresses.to_string();
     let observer = LinkObserver::new(move |change| match change {
         LinkChange::Lost(error) => remark(&format!("lost the connection to {shown}, trying again: {error}")),
         LinkChange::Restored => remark(&format!("connected to {shown} again")),
+        LinkChange::Moved(address) => remark(&format!("connected to another node of the cluster: {address}")),
         _ => {}
     });
     let settings = ClientSettings { observer: Some(observer), ..client_settings(config)? };
-    Client::connect_with(address, settings).await.map_err(|error| refused_in_context(config, error))
+    Client::connect_with(addresses, settings).await.map_err(|error| refused_in_context(config, error))
 }
 
 /// Returns the failure of a connection. One of a login that a context has stored says how to renew it.
@@ -67,7 +68,7 @@ fn client_settings(config: &Config) -> Result<ClientSettings> {
     let client = config.client();
     let login = match config.credential()? {
         Credential::None if client.identity.is_some() => None,
-        Credential::None => admin_token::login(&Address::parse(config.server_address())?),
+        Credential::None => admin_token::login(&Addresses::parse(config.server_address())?),
         Credential::Token(token) => Some(Login::token(token)?),
         Credential::User(name, Some(password)) => Some(Login::new(name, password)?),
         Credential::User(name, None) if std::io::stdin().is_terminal() => {

@@ -163,7 +163,7 @@ impl Context {
         if self.server().is_empty() {
             return Err(ConfigError(format!("{place}: server is missing: a context is for one broker")));
         }
-        client::Address::parse(self.server()).map_err(|e| ConfigError(format!("{place}: server: {}", e.message)))?;
+        client::Addresses::parse(self.server()).map_err(|e| ConfigError(format!("{place}: server: {}", e.message)))?;
         let is_set = |name: &str| self.value(name).is_some_and(|value| !value.is_empty());
         if is_set("client_cert") != is_set("client_key") {
             return Err(ConfigError(format!(

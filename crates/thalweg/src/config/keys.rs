@@ -249,7 +249,7 @@ pub const KEYS: &[Key] = &[
     key("log", Broker, Kind::Text, "info", "Log filter: a level, or target=level,..."),
     key("log_format", Broker, Kind::Choice(&LOG_FORMATS), "text", "Format of the log"),
     // Clients.
-    key("server", Client, Kind::Text, "127.0.0.1:7400", "Address of the broker: [quic://|tcp://|tls://]host[:port], or unix:PATH; by default that of native, if it is set"),
+    key("server", Client, Kind::Text, "127.0.0.1:7400", "Address of the broker: [quic://|tcp://|tls://]host[:port], or unix:PATH; of several nodes of a cluster, separated by commas; by default that of native, if it is set"),
     key("user", Client, Kind::Text, "", "User to log in as; the command line asks for the password if none is set"),
     key("password", Client, Kind::Secret, "", "Password of `user`; set THALWEG_PASSWORD rather than an option, which others can see"),
     key("password_file", Client, Kind::Text, "", "File whose first line is the password of `user`"),

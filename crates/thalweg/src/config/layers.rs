@@ -3,7 +3,7 @@
 //! A context is for one broker, so its secrets are sent to no other: if a variable or a flag names another broker, the
 //! context is not used. Keys about the connection belong together, so those of the file do not mix with a context.
 
-use client::Address;
+use client::Addresses;
 
 use super::contexts::{Chosen, ChosenBy};
 use super::keys::Key;
@@ -90,10 +90,11 @@ fn replaced_by(above: &[Entry]) -> Vec<&'static str> {
     replaced
 }
 
-/// Returns `true` if two addresses are of the same host and port, whatever their transports.
+/// Returns `true` if the addresses are of the broker that a context has: each of a host and a port of it, whatever the
+/// transport.
 fn is_same_broker(one: &str, other: &str) -> bool {
-    match (Address::parse(one), Address::parse(other)) {
-        (Ok(one), Ok(other)) => one.is_same_broker(&other),
+    match (Addresses::parse(one), Addresses::parse(other)) {
+        (Ok(one), Ok(other)) => one.is_part_of(&other),
         _ => one == other,
     }
 }

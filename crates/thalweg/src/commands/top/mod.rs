@@ -10,7 +10,7 @@ mod units;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use client::{Address, Client, ClientSettings};
+use client::{Addresses, Client, ClientSettings};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use serde_json::json;
@@ -42,7 +42,7 @@ pub fn run(config: &Config, args: &Top, is_json: bool) -> Result {
         pub_streams_per_conn: 1,
         ..client_settings(config)?
     };
-    let watcher = Watcher { address: Address::parse(config.server_address())?, settings, client: None };
+    let watcher = Watcher { addresses: Addresses::parse(config.server_address())?, settings, client: None };
     let board = Board::new(config.server_address(), Duration::from_millis(args.interval_ms));
     if args.plain.is_some() || is_json {
         return block_on(lines(watcher, board, args.plain.unwrap_or(u64::MAX), is_json));
@@ -56,14 +56,14 @@ pub fn run(config: &Config, args: &Top, is_json: bool) -> Result {
 
 /// Repeated reader of a broker's metrics.
 struct Watcher {
-    address: Address,
+    addresses: Addresses,
     settings: ClientSettings,
     client: Option<Client>,
 }
 
 impl Watcher {
     async fn look(&mut self) -> Result<Look> {
-        let client = self.client.take().unwrap_or_else(|| Client::lazy(self.address.clone(), self.settings.clone()));
+        let client = self.client.take().unwrap_or_else(|| Client::lazy(self.addresses.clone(), self.settings.clone()));
         let ask = async {
             let samples = Samples::parse(&client.stats().await?);
             let items = Items::ask(&client, &samples).await?;

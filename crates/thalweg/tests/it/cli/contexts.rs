@@ -566,3 +566,26 @@ fn a_context_has_a_client_certificate() {
     home.run(&[&add[..], &[&url, "--ca-file", &path("ca.pem")]].concat()).ok();
     home.run(&["--context", "without", "topic", "list"]).failed(NO_BROKER);
 }
+
+/// Several addresses may be named wherever one may: a context, an option, a variable.
+#[test]
+fn a_list_of_nodes_is_an_address() {
+    let server = Server::start();
+    let free = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
+    let nodes = format!("tcp://{free},{}", server.address);
+    let home = Home::new();
+    home.run(&["--server", &nodes, "topic", "create", "t"]).ok();
+    assert!(home.with(&[("THALWEG_SERVER", &nodes)], &["topic", "list"]).ok().contains('t'));
+    home.run(&["context", "add", "prod", "--server", &nodes, "--use"]).ok();
+    assert!(home.run(&["topic", "list"]).ok().contains('t'));
+    // One node of the context is still the context's broker; a list with another broker is not.
+    let used = |server: &str| home.run(&["--server", server, "config", "show"]).ok();
+    assert!(!used(&server.url("tcp")).contains("is not used"));
+    assert!(used(&format!("{nodes},other.example")).contains("context prod is not used"));
+
+    let refused = home.run(&["--server", "a,unix:/run/b.sock", "topic", "list"]).failed(USAGE);
+    assert!(refused.contains("a Unix socket leads to one node, so name it alone"), "{refused}");
+    let closed = format!("tcp://{free},{free}");
+    let refused = home.run(&["--server", &closed, "--set", "connect_timeout_ms=200", "topic", "list"]);
+    assert!(refused.failed(NO_BROKER).contains("cannot reach a broker at tcp://"));
+}

@@ -12,3 +12,4 @@ mod resilience;
 mod telemetry;
 mod fixture;
 mod cut;
+mod moving_leader;
