@@ -106,6 +106,13 @@ impl Log {
         Point { position: self.base, members: self.members_at(self.base.index) }
     }
 
+    /// Returns the point at an index, with the members that are in effect there. `None` if the log does not have the
+    /// term of that index, or the entries up to it are not in effect.
+    pub fn point(&self, index: Index) -> Option<Point> {
+        let term = self.term_of(index).filter(|_| index <= self.applied)?;
+        Some(Point { position: Position { term, index }, members: self.members_at(index) })
+    }
+
     pub fn hard(&self) -> Hard {
         self.hard
     }

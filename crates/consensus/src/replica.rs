@@ -647,6 +647,11 @@ impl Replica {
         self.stopped.as_deref()
     }
 
+    /// Returns the term, and the part that this node plays in it, as of the last [`Replica::take`].
+    pub fn role(&self) -> (Term, Role) {
+        self.role
+    }
+
     pub fn leader(&self) -> Option<NodeId> {
         let leader = self.node.raft.leader_id;
         let is_known = leader != INVALID_ID && (leader != self.id || self.leads());
