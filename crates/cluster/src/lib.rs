@@ -1,6 +1,13 @@
 //! Replication of a broker's shards over several nodes.
 //!
-//! So far it has what two nodes need to talk to each other; no broker uses it yet. Read it from the top.
+//! A cluster has a leader, on which the broker runs, and followers, which have the same log. Read it from the top.
+
+// A node: what it does, and what the nodes know of each other.
+pub mod node;
+pub mod roster;
+
+// The log of a shard, in front of the journal.
+pub mod shard;
 
 // Who a node is, and how it becomes one.
 pub mod identity;

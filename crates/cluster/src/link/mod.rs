@@ -28,9 +28,9 @@
 //! Unknown kinds, codes and bytes after the last field are refused, so that two versions never misunderstand each other
 //! silently. No memory is reserved for a length that is only announced.
 
-mod fields;
+pub(crate) mod fields;
 mod frame;
-mod part;
+pub(crate) mod part;
 mod split;
 
 pub(crate) use fields::Fields;

@@ -227,12 +227,12 @@ fn code_of(kind: &Kind) -> u8 {
     }
 }
 
-fn put_position(out: &mut BytesMut, position: Position) {
+pub(crate) fn put_position(out: &mut BytesMut, position: Position) {
     out.put_u64(position.term);
     out.put_u64(position.index);
 }
 
-fn put_nodes(out: &mut BytesMut, nodes: &BTreeSet<NodeId>) {
+pub(crate) fn put_nodes(out: &mut BytesMut, nodes: &BTreeSet<NodeId>) {
     out.put_u16(nodes.len() as u16);
     nodes.iter().for_each(|node| out.put_u64(*node));
 }
@@ -254,17 +254,21 @@ fn put_entry<'b>(out: &mut BytesMut, entry: &Entry, blocks: &mut impl Iterator<I
         }
         Body::Members(Change { steps }) => {
             out.put_u8(MEMBERS);
-            out.put_u16(steps.len() as u16);
-            for step in steps {
-                let (code, node) = match *step {
-                    Step::AddVoter(node) => (ADD_VOTER, node),
-                    Step::AddLearner(node) => (ADD_LEARNER, node),
-                    Step::Remove(node) => (REMOVE, node),
-                };
-                out.put_u8(code);
-                out.put_u64(node);
-            }
+            put_steps(out, steps);
         }
+    }
+}
+
+pub(crate) fn put_steps(out: &mut BytesMut, steps: &[Step]) {
+    out.put_u16(steps.len() as u16);
+    for step in steps {
+        let (code, node) = match *step {
+            Step::AddVoter(node) => (ADD_VOTER, node),
+            Step::AddLearner(node) => (ADD_LEARNER, node),
+            Step::Remove(node) => (REMOVE, node),
+        };
+        out.put_u8(code);
+        out.put_u64(node);
     }
 }
 
@@ -324,7 +328,7 @@ fn part(fields: &mut Fields, from: NodeId, to: NodeId) -> Result<Part> {
 }
 
 /// Reads a set of nodes, in ascending order.
-fn nodes(fields: &mut Fields) -> Result<BTreeSet<NodeId>> {
+pub(crate) fn nodes(fields: &mut Fields) -> Result<BTreeSet<NodeId>> {
     let nodes = fields.list(Fields::u64)?;
     if !nodes.is_sorted_by(|a, b| a < b) {
         return Err(Error::malformed("the nodes of a set are not in order"));
@@ -332,7 +336,7 @@ fn nodes(fields: &mut Fields) -> Result<BTreeSet<NodeId>> {
     Ok(nodes.into_iter().collect())
 }
 
-fn position(fields: &mut Fields) -> Result<Position> {
+pub(crate) fn position(fields: &mut Fields) -> Result<Position> {
     Ok(Position { term: fields.u64()?, index: fields.u64()? })
 }
 
@@ -396,7 +400,7 @@ fn is_replicated(kind: EntryKind) -> bool {
     }
 }
 
-fn step(fields: &mut Fields) -> Result<Step> {
+pub(crate) fn step(fields: &mut Fields) -> Result<Step> {
     let (code, node) = (fields.u8()?, fields.u64()?);
     match code {
         ADD_VOTER => Ok(Step::AddVoter(node)),

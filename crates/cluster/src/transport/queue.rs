@@ -9,7 +9,7 @@ use crate::link::{FRAME_BYTES_MAX, Part, split};
 
 /// Maximum bytes of waiting parts with entries, for one peer. One message that is larger is possible if nothing else
 /// waits.
-pub const QUEUE_BYTES_MAX: usize = 16 << 20;
+pub const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Maximum bytes of waiting parts without entries, for one peer.
 pub const BEATS_BYTES_MAX: usize = 1 << 20;
 /// Bytes up to which waiting parts become one frame: the receiver works on one frame while the next one travels.

@@ -3,5 +3,6 @@
 mod identity;
 mod join;
 mod link;
+mod shards;
 mod support;
 mod transport;

@@ -1,0 +1,102 @@
+//! State of the cluster, for people and for metrics.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use consensus::{NodeId, Term};
+use serde::{Deserialize, Serialize};
+
+use super::Node;
+use crate::transport::SILENCE;
+
+/// State of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    pub node: NodeId,
+    /// Address of its cluster port.
+    pub address: String,
+    pub program: String,
+    /// Addresses of its doors, by the door's key.
+    pub doors: BTreeMap<String, String>,
+    pub is_leader: bool,
+    pub is_voter: bool,
+    /// `true` if it has been heard in the last second.
+    pub is_alive: bool,
+    /// `true` while it fetches the state.
+    pub is_catching_up: bool,
+    /// Entries of the log that it does not have on disk yet, as the leader knows it.
+    pub behind: u64,
+    /// Time since it was heard, in ms.
+    pub silent_ms: u64,
+}
+
+/// State of the cluster, as one of its nodes knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Number of the cluster, in hexadecimal.
+    pub cluster: String,
+    /// Node that reports this.
+    pub node: NodeId,
+    pub leader: Option<NodeId>,
+    pub term: Term,
+    pub committed: u64,
+    pub applied: u64,
+    pub nodes: Vec<NodeStatus>,
+    /// Number of times that this node was elected since it started.
+    pub elections: u64,
+    /// Bytes of records that wait for a majority.
+    pub waiting_bytes: u64,
+    /// Number of times that this node fetched the state, and the bytes that it sent to others that did.
+    pub catch_ups: u64,
+    pub caught_up_bytes: u64,
+    /// Version of the log's rows that every node can read.
+    pub format: u32,
+    /// Reason why this node takes no part, if it does not.
+    pub failed: Option<String>,
+}
+
+impl Node {
+    /// Returns the state of the cluster as this node knows it. Only the leader knows how far the others are.
+    pub fn status(&self) -> Status {
+        let status = self.shard.status();
+        let peers: BTreeMap<_, _> = self.shard.peers().into_iter().map(|peer| (peer.node, peer)).collect();
+        let roster = self.shard.roster();
+        let leader = self.stance().leader;
+        let heard = self.heard.lock().clone();
+        let now = self.shard.now();
+        let nodes = roster.nodes.iter().filter(|(_, member)| !member.is_removed).map(|(node, member)| {
+            let is_own = *node == self.own;
+            let silent = heard.get(node).map_or(Duration::MAX, |heard| Duration::from_nanos(now.saturating_sub(*heard)));
+            let silent = if is_own { Duration::ZERO } else { silent };
+            let peer = peers.get(node).filter(|_| leader == Some(self.own));
+            NodeStatus {
+                node: *node,
+                address: member.address.clone(),
+                program: member.program.clone(),
+                doors: member.doors.clone(),
+                is_leader: leader == Some(*node),
+                is_voter: status.members.is_voter(*node),
+                is_alive: silent < SILENCE,
+                is_catching_up: peer.is_some_and(|peer| peer.is_installing),
+                behind: peer.map_or(0, |peer| status.last.index.saturating_sub(peer.matched)),
+                silent_ms: u64::try_from(silent.as_millis()).unwrap_or(u64::MAX),
+            }
+        });
+        Status {
+            cluster: format!("{:032x}", self.settings.identity.cluster()),
+            node: self.own,
+            leader,
+            term: status.term,
+            committed: status.committed,
+            applied: status.applied,
+            nodes: nodes.collect(),
+            elections: self.elections.load(Ordering::Relaxed),
+            waiting_bytes: self.shard.bytes().1,
+            catch_ups: self.catch_ups.load(Ordering::Relaxed),
+            caught_up_bytes: self.caught_up_bytes.load(Ordering::Relaxed),
+            format: roster.format(),
+            failed: self.shard.failed().map(|error| error.message),
+        }
+    }
+}

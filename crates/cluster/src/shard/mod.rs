@@ -1,0 +1,702 @@
+//! One shard of the cluster on one node: the log in front of the journal.
+//!
+//! A publisher's row goes into a queue and wakes the journal's thread ([`Journal::call`]). Before it gathers a block,
+//! that thread makes one entry of all rows in the queue ([`Shard::fill`]): it gives the rows and their description to
+//! the journal and sends them to the followers at the same moment. So a replicated publish has no more changes of
+//! threads on the leader than one of a single broker, and the leader's sync runs while the followers sync.
+//!
+//! Everything that the journal gets of the shard, it gets under the lock of the [`Machine`], in the order in which the
+//! consensus decided it. Owners are told without that lock, by whichever thread learns that an entry is committed;
+//! entries of other leaders are applied by a thread of their own.
+
+mod blocks;
+mod machine;
+mod opening;
+mod save;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
+
+use consensus::{Change, Index, Kind, Members, Message, NodeId, Peer, Point, Position, Refused, Status, Term, Time};
+use engine::shard::ShardId;
+use engine::{Error, ErrorKind, Result};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use storage::{Entry, EntryKind, Journal, Kept, Owner, ShardLog, Source, Store};
+
+pub use machine::Stance;
+pub use opening::{Opening, Part as ShardPart, Summary};
+
+use crate::link::{Block, Part, Row};
+use crate::roster::{Roster, RosterChange};
+use crate::transport::Links;
+use machine::{Effects, Machine, Owners, Pending, Settle};
+
+/// Maximum bytes that publishers have queued, or that wait for other nodes. Above it, a publish is refused.
+const QUEUE_BYTES_MAX: u64 = 64 << 20;
+/// Maximum rows, and bytes of rows, of one entry: they fit into one block of the journal.
+const ENTRY_ROWS_MAX: usize = 4000;
+const ENTRY_BYTES_MAX: usize = 3 << 20;
+
+/// Clock that goes on while the machine sleeps, in ns from any origin.
+pub type Clock = fn() -> Time;
+
+/// Parts of the process that a shard tells of changes. No lock is held while they are called.
+pub trait Observer: Send + Sync {
+    /// This node's part in the shard has changed.
+    fn stance_changed(&self, stance: Stance);
+    /// The members have changed.
+    fn members_changed(&self, members: Members);
+    /// A leader sends its state up to a point, because this node is too far behind for its log.
+    fn state_offered(&self, leader: NodeId, point: Point);
+}
+
+/// Rows of publishers that are not in the log yet.
+#[derive(Default)]
+struct Queue {
+    /// Term of the leadership in which rows are taken.
+    open: Option<Term>,
+    rows: opening::Rows,
+    bytes: u64,
+    /// `true` if a caller was refused since there was room.
+    is_missed: bool,
+}
+
+pub struct Shard {
+    id: ShardId,
+    node: NodeId,
+    clock: Clock,
+    journal: Arc<Journal>,
+    machine: Mutex<Machine>,
+    queue: Mutex<Queue>,
+    /// Held while committed entries are settled, one thread at a time.
+    settling: Mutex<()>,
+    /// Held while the store takes what other leaders have committed.
+    storing: Mutex<()>,
+    applier: Applier,
+    links: OnceLock<Arc<dyn Links>>,
+    observer: OnceLock<Weak<dyn Observer>>,
+    store: OnceLock<Weak<Store>>,
+    /// Announcement of the state that this node fetches.
+    offered: Mutex<Option<Message>>,
+    on_room: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
+    /// Time until which this node may serve by itself; 0 if it does not lead.
+    lease: AtomicU64,
+    in_flight: AtomicU64,
+    failed: OnceLock<Error>,
+    saver: OnceLock<Arc<dyn Owner>>,
+    nobody: Arc<dyn Owner>,
+}
+
+/// Thread that applies committed entries of other leaders.
+#[derive(Default)]
+struct Applier {
+    has_work: Mutex<bool>,
+    changed: Condvar,
+    is_stopped: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Owner of rows whose outcome their save has.
+struct Nobody;
+
+impl Owner for Nobody {
+    fn committed(&self, _mark: u64) {}
+    fn failed(&self, _error: &Error) {}
+}
+
+/// Owner of saves: they are on disk.
+struct Saver(Weak<Shard>);
+
+impl Owner for Saver {
+    fn committed(&self, mark: u64) {
+        if let Some(shard) = self.0.upgrade() {
+            shard.step(|machine, _| machine.saved(mark));
+        }
+    }
+
+    fn failed(&self, error: &Error) {
+        if let Some(shard) = self.0.upgrade() {
+            shard.fail(error.clone());
+        }
+    }
+}
+
+impl Shard {
+    fn start(
+        (id, node): (ShardId, NodeId),
+        machine: Machine,
+        journal: Arc<Journal>,
+        clock: Clock,
+    ) -> Result<Arc<Self>> {
+        let shard = Arc::new(Self {
+            id,
+            node,
+            clock,
+            journal,
+            machine: Mutex::new(machine),
+            queue: Mutex::default(),
+            settling: Mutex::default(),
+            storing: Mutex::default(),
+            applier: Applier::default(),
+            links: OnceLock::new(),
+            observer: OnceLock::new(),
+            store: OnceLock::new(),
+            offered: Mutex::default(),
+            on_room: Mutex::default(),
+            lease: AtomicU64::new(0),
+            in_flight: AtomicU64::new(0),
+            failed: OnceLock::new(),
+            saver: OnceLock::new(),
+            nobody: Arc::new(Nobody),
+        });
+        shard.saver.get_or_init(|| Arc::new(Saver(Arc::downgrade(&shard))));
+        let weak = Arc::downgrade(&shard);
+        shard.journal.set_source(Arc::new(Pulled(weak.clone())));
+        let thread = std::thread::Builder::new().name("shard-apply".into()).spawn(move || Self::run_applier(&weak));
+        *shard.applier.thread.lock() = Some(thread.map_err(|error| {
+            Error::new(ErrorKind::Internal, format!("cannot start a thread for the cluster: {error}"))
+        })?);
+        Ok(shard)
+    }
+
+    /// Connects the shard to the rest of the node. Until then it neither sends nor applies anything.
+    pub fn connect(&self, store: &Arc<Store>, links: Arc<dyn Links>, observer: Weak<dyn Observer>) {
+        self.store.get_or_init(|| Arc::downgrade(store));
+        self.links.get_or_init(|| links);
+        self.observer.get_or_init(|| observer);
+    }
+
+    fn observer(&self) -> Option<Arc<dyn Observer>> {
+        self.observer.get().and_then(Weak::upgrade)
+    }
+
+    pub fn id(&self) -> ShardId {
+        self.id
+    }
+
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Returns the current time of the shard's clock.
+    pub fn now(&self) -> Time {
+        (self.clock)()
+    }
+
+    /// Passes one tick of time.
+    pub fn tick(&self) {
+        self.step(|machine, now| machine.tick(now));
+        let has_rows = !self.queue.lock().rows.is_empty();
+        if has_rows {
+            // A proposal may have been refused for a moment.
+            self.call();
+        }
+    }
+
+    /// Takes a part that another node has sent. Parts with records are dropped while the journal has no room: they are
+    /// sent again.
+    pub fn receive(&self, part: Part) {
+        if !part.blocks.is_empty() && self.journal.admit().is_err() {
+            return;
+        }
+        let message = part.message.clone();
+        let mut offered = None;
+        self.step(|machine, now| match machine.receive(part, now) {
+            Ok(offer) => offered = offer,
+            Err(refused) => self.note_refused(&message, refused),
+        });
+        if let Some((leader, point)) = offered {
+            let is_first = {
+                let mut fetching = self.offered.lock();
+                let is_first = fetching.is_none();
+                fetching.get_or_insert(message);
+                is_first
+            };
+            if let (true, Some(observer)) = (is_first, self.observer()) {
+                observer.state_offered(leader, point);
+            }
+        }
+    }
+
+    fn note_refused(&self, message: &Message, refused: Refused) {
+        match refused {
+            Refused::Lost { has, committed } => {
+                let message = format!(
+                    "this node has the log up to {has}, but acknowledged it up to {committed}: it lost data. It stops \
+                     to take part in the cluster. Replace it: `thalweg cluster replace`"
+                );
+                self.fail(Error::new(ErrorKind::Corrupt, message));
+            }
+            Refused::Stopped(reason) => {
+                self.fail(Error::new(ErrorKind::Internal, format!("the consensus has stopped: {reason}")));
+            }
+            refused => tracing::debug!(from = message.from, ?refused, "a message of another node has no effect"),
+        }
+    }
+
+    /// Ends the fetch of a state that was offered: the store includes the log up to an index, durably, and these are the
+    /// cluster's nodes there. `None` if it failed: the leader offers it again.
+    pub fn installed(&self, state: Option<(Index, Roster)>) {
+        let Some(message) = self.offered.lock().take() else { return };
+        let Some((index, roster)) = state else { return };
+        let is_included = matches!(&message.kind, Kind::Install(point) if point.position.index <= index);
+        if is_included {
+            self.step(|machine, now| {
+                if let Err(refused) = machine.install(message, roster, now) {
+                    tracing::warn!(?refused, "cannot take the state of the leader");
+                }
+            });
+        }
+    }
+
+    /// Calls the store with the state of a leader. Nothing is applied at the same time. Fails if this node leads: its
+    /// store is ahead of every other.
+    pub fn with_store<T>(&self, call: impl FnOnce(&Store) -> Result<T>) -> Result<T> {
+        let store = self.store()?;
+        let _storing = self.storing.lock();
+        if self.machine.lock().leads().is_some() {
+            return Err(Error::busy("this node leads, so it takes the state of no other"));
+        }
+        call(&store)
+    }
+
+    fn store(&self) -> Result<Arc<Store>> {
+        let store = self.store.get().and_then(Weak::upgrade);
+        store.ok_or_else(|| Error::new(ErrorKind::ShuttingDown, "the store is closed"))
+    }
+
+    /// Notes that the connection to a node broke.
+    pub fn disconnected(&self, node: NodeId) {
+        self.step(|machine, _| machine.disconnected(node));
+    }
+
+    /// Takes rows of publishers from now on, for the leadership of this term. Returns `false` if it is over.
+    pub fn open(&self, term: Term) -> bool {
+        let machine = self.machine.lock();
+        let stance = machine.stance();
+        let is_ready = stance.term == term && stance.serves_from.is_some_and(|from| from <= self.now());
+        if is_ready {
+            self.queue.lock().open = Some(term);
+        }
+        is_ready
+    }
+
+    /// Takes no more rows of publishers.
+    pub fn close(&self) {
+        let rows = self.close_queue();
+        if !rows.is_empty() {
+            self.step(|machine, _| machine.refuse(rows));
+        }
+    }
+
+    fn close_queue(&self) -> Owners {
+        let mut queue = self.queue.lock();
+        queue.open = None;
+        queue.bytes = 0;
+        queue.rows.drain(..).map(|row| (row.owner, row.mark)).collect()
+    }
+
+    /// Returns `true` if this node may answer now: no other one serves the shard.
+    pub fn may_serve(&self) -> bool {
+        let lease = self.lease.load(Ordering::Acquire);
+        lease == Time::MAX || self.now() < lease
+    }
+
+    /// Appends a change of the members.
+    pub fn change(&self, change: Change) -> Result<Position, Refused> {
+        self.step(|machine, _| machine.change(change))
+    }
+
+    /// Asks another voter to lead.
+    pub fn transfer(&self, to: NodeId) -> Result<(), Refused> {
+        self.step(|machine, _| machine.transfer(to))
+    }
+
+    /// Appends a change of the nodes. Its owner is told when it is committed.
+    pub fn change_roster(&self, change: &RosterChange, owner: Arc<dyn Owner>) -> Result<()> {
+        self.append(Entry {
+            kind: EntryKind::Cluster,
+            shard: self.id,
+            stream: 0,
+            body: change.encode(),
+            owner,
+            mark: 1,
+        })
+    }
+
+    pub fn roster(&self) -> Roster {
+        self.machine.lock().roster().clone()
+    }
+
+    pub fn stance(&self) -> Stance {
+        self.machine.lock().stance()
+    }
+
+    pub fn status(&self) -> Status {
+        self.machine.lock().status()
+    }
+
+    pub fn peers(&self) -> Vec<Peer> {
+        self.machine.lock().peers()
+    }
+
+    /// Returns the point up to which the store includes the log, and the nodes there.
+    pub fn point(&self) -> Option<(Point, Roster)> {
+        let machine = self.machine.lock();
+        Some((machine.point()?, machine.roster().clone()))
+    }
+
+    /// Returns the error for which the node takes no part any more.
+    pub fn failed(&self) -> Option<Error> {
+        self.failed.get().cloned()
+    }
+
+    /// Returns the bytes of blocks in memory, and those that publishers wait for.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.machine.lock().held_bytes(), self.in_flight.load(Ordering::Relaxed))
+    }
+
+    /// Ends the thread of the shard.
+    pub fn stop(&self) {
+        self.applier.is_stopped.store(true, Ordering::Release);
+        self.applier.wake();
+        if let Some(thread) = self.applier.thread.lock().take()
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that applies entries ended with a panic");
+        }
+    }
+
+    /// Calls the machine and does the work that this leaves.
+    fn step<R>(&self, call: impl FnOnce(&mut Machine, Time) -> R) -> R {
+        let now = self.now();
+        let (result, news) = {
+            let mut machine = self.machine.lock();
+            let before = machine.stance();
+            let result = call(&mut machine, now);
+            let members = self.work(&mut machine, now);
+            let after = machine.stance();
+            (result, (Some(after).filter(|after| *after != before), members))
+        };
+        self.tell(news);
+        self.settle(false);
+        result
+    }
+
+    fn tell(&self, (stance, members): (Option<Stance>, Option<Members>)) {
+        if let Some(observer) = self.observer() {
+            members.into_iter().for_each(|members| observer.members_changed(members));
+            stance.into_iter().for_each(|stance| observer.stance_changed(stance));
+        }
+    }
+
+    /// Does the work of a machine whose lock is held. Returns the members if they have changed.
+    fn work(&self, machine: &mut MutexGuard<'_, Machine>, now: Time) -> Option<Members> {
+        if self.failed.get().is_some() {
+            return None;
+        }
+        let led = machine.leads();
+        let Effects { saves, parts, members } = machine.work(now);
+        self.lease.store(machine.lease(), Ordering::Release);
+        for (number, blocks, row) in saves {
+            let origin = self.journal.origin();
+            machine.wrote(&row, origin);
+            let rows = blocks.iter().flat_map(Block::rows);
+            let rows = rows.map(|Row { kind, stream, body, .. }| (*kind, *stream, body.clone(), &self.nobody, 0));
+            let save = self.saver.get().map(|saver| (EntryKind::Save, 0, row.encode(), saver, number));
+            for (kind, stream, body, owner, mark) in rows.chain(save) {
+                let owner = owner.clone();
+                if let Err(error) = self.journal.append(Entry { kind, shard: self.id, stream, body, owner, mark }) {
+                    self.fail(error);
+                    return None;
+                }
+            }
+        }
+        if let Some(links) = self.links.get() {
+            parts.into_iter().for_each(|part| links.send(part.message.to, part));
+        }
+        if led.is_some() && machine.leads() != led {
+            let rows = self.close_queue();
+            machine.refuse(rows);
+        }
+        if let Some(reason) = machine.stopped() {
+            self.fail(Error::new(ErrorKind::Internal, format!("the consensus has stopped: {reason}")));
+        }
+        self.in_flight.store(machine.waiting_bytes(), Ordering::Relaxed);
+        members
+    }
+
+    /// Takes no part in the cluster any more. Nothing of what waits is acknowledged.
+    fn fail(&self, error: Error) {
+        self.lease.store(0, Ordering::Release);
+        if self.failed.set(error.clone()).is_ok() {
+            tracing::error!(%error, "this node takes no part in the cluster any more, until it is restarted");
+        }
+        self.queue.lock().open = None;
+        self.applier.wake();
+        if let Some(observer) = self.observer() {
+            // It is not the leader any more for its own clients. The others notice by its silence.
+            observer.stance_changed(Stance::default());
+        }
+    }
+
+    /// Settles committed entries, as far as this thread may: only the shard's own thread applies those of others.
+    fn settle(&self, may_apply: bool) {
+        loop {
+            let Some(settling) = self.settling.try_lock() else {
+                // The thread that settles looks again when it is done.
+                return;
+            };
+            while self.settle_one(may_apply) {}
+            drop(settling);
+            if self.failed.get().is_some() {
+                return;
+            }
+            match self.machine.lock().pending() {
+                None => return,
+                Some(Pending::Tell) => {}
+                Some(_) if may_apply => {}
+                Some(_) => return self.applier.wake(),
+            }
+        }
+    }
+
+    /// Returns `false` if nothing is left to be settled by this thread.
+    fn settle_one(&self, may_apply: bool) -> bool {
+        let step = {
+            let mut machine = self.machine.lock();
+            let may = machine.pending().is_some_and(|pending| may_apply || pending == Pending::Tell);
+            if may { machine.next() } else { None }
+        };
+        let Some(step) = step else { return false };
+        match step {
+            Settle::Tell(owners, until) => {
+                notify(owners, |owner, mark| owner.committed(mark));
+                self.finish(|machine| machine.settled(until));
+            }
+            Settle::Apply(blocks, until) => {
+                if let Err(error) = self.apply(&blocks) {
+                    self.fail(error);
+                    return false;
+                }
+                self.finish(|machine| machine.settled(until));
+            }
+            Settle::Depose(owners) => {
+                let error = Error::leadership_ended();
+                notify(owners, |owner, _| owner.failed(&error));
+                let deposed = self.store().and_then(|store| {
+                    let _storing = self.storing.lock();
+                    store.depose()
+                });
+                if let Err(error) = deposed {
+                    self.fail(error);
+                    return false;
+                }
+                self.finish(Machine::deposed);
+            }
+        }
+        true
+    }
+
+    fn finish(&self, call: impl FnOnce(&mut Machine)) {
+        let stance = {
+            let mut machine = self.machine.lock();
+            let before = machine.stance();
+            call(&mut machine);
+            self.in_flight.store(machine.waiting_bytes(), Ordering::Relaxed);
+            Some(machine.stance()).filter(|after| *after != before)
+        };
+        self.tell((stance, None));
+        self.notify_room();
+    }
+
+    fn apply(&self, blocks: &[Block]) -> Result<()> {
+        let store = self.store()?;
+        let _storing = self.storing.lock();
+        let rows = blocks.iter().flat_map(Block::rows).filter(|row| row.kind != EntryKind::Cluster);
+        rows.into_iter().try_for_each(|row| store.apply(row.kind, row.stream, row.body.clone()))
+    }
+
+    fn run_applier(weak: &Weak<Self>) {
+        loop {
+            let Some(shard) = weak.upgrade() else { return };
+            if shard.applier.is_stopped.load(Ordering::Acquire) {
+                return;
+            }
+            if shard.store.get().is_some() && shard.failed.get().is_none() {
+                shard.settle(true);
+            }
+            shard.applier.wait();
+        }
+    }
+
+    fn waiting_bytes(&self, queue: &Queue) -> u64 {
+        queue.bytes + self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Has the journal take what is in the queue.
+    fn call(&self) {
+        if let Err(error) = self.journal.call() {
+            self.fail(error);
+        }
+    }
+
+    fn notify_room(&self) {
+        {
+            let mut queue = self.queue.lock();
+            if !queue.is_missed || self.waiting_bytes(&queue) >= QUEUE_BYTES_MAX / 2 {
+                return;
+            }
+            queue.is_missed = false;
+        }
+        let tell = self.on_room.lock().clone();
+        tell.into_iter().for_each(|tell| tell());
+    }
+
+    /// Takes rows for one entry from the queue.
+    fn take_rows(&self) -> (Vec<Row>, Owners) {
+        let mut queue = self.queue.lock();
+        let mut rows = Vec::new();
+        let mut owners = Owners::new();
+        let mut bytes = 0;
+        while rows.len() < ENTRY_ROWS_MAX
+            && let Some(entry) =
+                queue.rows.pop_front_if(|entry| rows.is_empty() || bytes + entry.body.len() <= ENTRY_BYTES_MAX)
+        {
+            bytes += entry.body.len();
+            rows.push(Row::new(entry.kind, entry.stream, entry.body));
+            owners.push((entry.owner, entry.mark));
+        }
+        queue.bytes -= bytes as u64;
+        if !queue.rows.is_empty() {
+            drop(queue);
+            self.call();
+        }
+        (rows, owners)
+    }
+
+    /// Puts rows back that the consensus did not take for the moment.
+    fn put_back(&self, block: Block, owners: Owners) {
+        let mut queue = self.queue.lock();
+        for (row, (owner, mark)) in block.rows().iter().zip(owners).rev() {
+            let Row { kind, stream, body, .. } = row.clone();
+            queue.bytes += body.len() as u64;
+            queue.rows.push_front(Entry { kind, shard: self.id, stream, body, owner, mark });
+        }
+    }
+
+    /// Makes one entry of the rows in the queue.
+    fn propose(&self) {
+        let now = self.now();
+        let news = {
+            let mut machine = self.machine.lock();
+            let (rows, owners) = self.take_rows();
+            let Some(block) = Block::new(rows) else { return };
+            let before = machine.stance();
+            match machine.propose(block, owners) {
+                Ok(_) => {}
+                Err((Refused::Busy, block, owners)) => return self.put_back(block, owners),
+                Err((_, _, owners)) => machine.refuse(owners),
+            }
+            let members = self.work(&mut machine, now);
+            let after = machine.stance();
+            if machine.pending().is_some() {
+                // This is the journal's thread in the middle of its work.
+                self.applier.wake();
+            }
+            (Some(after).filter(|after| *after != before), members)
+        };
+        self.tell(news);
+    }
+}
+
+impl Applier {
+    fn wake(&self) {
+        *self.has_work.lock() = true;
+        self.changed.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut has_work = self.has_work.lock();
+        while !*has_work {
+            self.changed.wait(&mut has_work);
+        }
+        *has_work = false;
+    }
+}
+
+/// Source of the journal: the queue of the shard.
+struct Pulled(Weak<Shard>);
+
+impl Source for Pulled {
+    fn fill(&self) {
+        if let Some(shard) = self.0.upgrade() {
+            shard.propose();
+        }
+    }
+}
+
+impl ShardLog for Shard {
+    fn append(&self, entry: Entry) -> Result<()> {
+        let mut queue = self.queue.lock();
+        if queue.open.is_none() {
+            return Err(self.failed().unwrap_or_else(|| {
+                Error::new(ErrorKind::NotLeader, "this node of the cluster does not lead; send it to the one that does")
+            }));
+        }
+        queue.bytes += entry.body.len() as u64;
+        queue.rows.push_back(entry);
+        let is_first = queue.rows.len() == 1;
+        drop(queue);
+        if is_first {
+            self.call();
+        }
+        Ok(())
+    }
+
+    fn admit(&self) -> Result<()> {
+        self.journal.admit()?;
+        let mut queue = self.queue.lock();
+        let waiting = self.waiting_bytes(&queue);
+        if waiting < QUEUE_BYTES_MAX {
+            return Ok(());
+        }
+        queue.is_missed = true;
+        Err(Error::busy(format!("{waiting} bytes already wait for the other nodes; try again later")))
+    }
+
+    fn broken(&self) -> Option<Error> {
+        self.failed().or_else(|| self.journal.broken())
+    }
+
+    fn keep(&self) -> Option<Kept> {
+        let (base, origin) = self.machine.lock().keep();
+        Some(Kept { state: base.encode(), origin })
+    }
+}
+
+/// Notifies each owner once, with the highest of its marks.
+fn notify(mut owners: Owners, notify: impl Fn(&Arc<dyn Owner>, u64)) {
+    let key = |(owner, _): &(Arc<dyn Owner>, u64)| Arc::as_ptr(owner).cast::<()>() as usize;
+    if owners.windows(2).any(|pair| key(&pair[0]) != key(&pair[1])) {
+        // Owners whose entries come first are told first.
+        let mut first = HashMap::new();
+        for (at, owner) in owners.iter().enumerate() {
+            first.entry(key(owner)).or_insert(at);
+        }
+        owners.sort_by_key(|owner| first.get(&key(owner)).copied());
+    }
+    for of_one in owners.chunk_by(|a, b| key(a) == key(b)) {
+        let mark = of_one.iter().map(|(_, mark)| *mark).max().unwrap_or_default();
+        notify(&of_one[0].0, mark);
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
