@@ -45,9 +45,9 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Returns the admission at every open door of a server.
-    pub fn of_all(config: &Config, server: &Server) -> Vec<Self> {
-        let open = Door::ALL.into_iter().filter_map(|door| Some((door, server.address(door)?)));
+    /// Returns the admission at every open door, by its address.
+    pub fn of_all(config: &Config, address: impl Fn(Door) -> Option<SocketAddr>) -> Vec<Self> {
+        let open = Door::ALL.into_iter().filter_map(|door| Some((door, address(door)?)));
         open.map(|(door, address)| Self::new(config, door, address)).collect()
     }
 
@@ -134,7 +134,7 @@ pub(crate) fn register(config: &Config, server: &Server) {
         let unix = of.unix.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
         [of.door.key().to_owned(), of.tls().to_owned(), of.login(), exempt.to_owned(), unix]
     };
-    let rows: Vec<[String; 5]> = Admission::of_all(config, server).iter().map(row).collect();
+    let rows: Vec<[String; 5]> = Admission::of_all(config, |door| server.address(door)).iter().map(row).collect();
     server.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
         let help = "Admission of clients at each open door";
         out.facts("thalweg_door_admission", help, ["door", "tls", "login", "exempt", "unix"], &rows)

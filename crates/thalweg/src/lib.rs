@@ -20,6 +20,7 @@ mod exchange;
 mod issuer;
 mod otlp;
 mod ports;
+mod process;
 mod restore;
 
 /// Version of this program.

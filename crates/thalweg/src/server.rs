@@ -1,5 +1,6 @@
 //! Server: workers, a broker and its doors, wired from top to bottom.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,8 @@ use broker::metrics::{Collect, Exposition};
 use broker::{Broker, ClientCertificate, Door};
 use doors::{Opened, Opening};
 use net::telemetry::Telemetry;
-use net::tls::{ClientAuth, Identity, IdentitySource, Reloaded, Tls, TlsSettings};
-use net::{ConnectionLimits, Connections, Drain, Shutdown, Sockets, Workers};
+use net::tls::ClientAuth;
+use net::{ConnectionLimits, Connections, Drain, Forward, Gate, Shutdown, Sockets, Workers};
 use storage::journal::recover::Progress;
 use storage::{RealDisk, Store, StoreSettings, StoredTopic};
 
@@ -23,6 +24,7 @@ use crate::door_table::{Common, row};
 use crate::issuer;
 use crate::otlp::{self, OtlpSettings};
 use crate::ports;
+use crate::process::{Process, Starting};
 use crate::restore::restore;
 
 /// Interval between checks of the certificate files. A check costs one system call per file.
@@ -75,42 +77,44 @@ pub struct ServerSettings {
 pub struct Server {
     /// Broker that the doors share, for operations that clients do not offer.
     pub broker: Arc<Broker>,
-    tls: Arc<Tls>,
-    /// Bound sockets of the open doors.
-    sockets: Vec<(Door, Sockets)>,
+    process: Arc<Process>,
     shutdown: Shutdown,
     shutdown_timeout: Duration,
-    workers: Arc<Workers>,
+    /// Functions that serve connections which another process has accepted, by the number of the door.
+    forwards: BTreeMap<u8, Forward>,
+    gate: Option<Arc<dyn Gate>>,
     admin_token: Option<AdminTokenFile>,
 }
 
 impl Server {
     /// Starts the server. Returns once every door accepts connections.
     pub async fn start(config: &Config) -> io::Result<Self> {
-        let settings = config.server();
-        let doors = config.doors().map_err(io::Error::other)?;
-        // The first key of a process takes tens of milliseconds to create, and so does opening a directory: both run
-        // concurrently.
-        let tls = tokio::task::spawn_blocking({
-            let settings = settings.clone();
-            move || tls(&settings, doors.into_iter().map(|(_, address)| address))
-        });
-        let workers = Arc::new(Workers::start(settings.threads)?);
-        let broker = start_broker(config, &workers)?;
+        let starting = Starting::new(config)?;
+        let broker = start_broker(config, starting.workers())?;
         restore(config, &broker).await?;
-        let tls = tls.await.map_err(io::Error::other)??;
-        let shutdown_timeout = settings.shutdown_timeout;
+        Self::open(config, Arc::new(starting.bind(config).await?), broker, None).await
+    }
+
+    /// Opens the doors of a process for a broker that is restored. `gate`: permission to answer, if the broker may lose
+    /// it at any moment.
+    pub(crate) async fn open(
+        config: &Config,
+        process: Arc<Process>,
+        broker: Arc<Broker>,
+        gate: Option<Arc<dyn Gate>>,
+    ) -> io::Result<Self> {
+        let settings = config.server();
         let mut server = Self {
             broker,
-            tls,
-            sockets: ports::bind(config)?,
+            process,
             shutdown: Shutdown::default(),
-            shutdown_timeout,
-            workers,
+            shutdown_timeout: settings.shutdown_timeout,
+            forwards: BTreeMap::new(),
+            gate,
             admin_token: None,
         };
         let every = if settings.client_auth.is_some() { CLIENT_CERTIFICATES_EVERY } else { CERTIFICATES_EVERY };
-        tokio::spawn(server.tls.clone().watch(every, server.drain()));
+        tokio::spawn(server.process.tls.clone().watch(every, server.drain()));
         server.check_certificates();
         server.register_certificate_metrics();
         if let Some((_, source)) = config.issuer().map_err(io::Error::other)? {
@@ -125,6 +129,22 @@ impl Server {
         admission::register(config, &server);
         server.write_admin_token(config);
         Ok(server)
+    }
+
+    /// Ends everything at once: nothing more is answered, and nothing of the broker is left soon after.
+    pub(crate) async fn cut(self) {
+        let broker = self.broker.clone();
+        let stopped = tokio::task::spawn_blocking(move || broker.stop()).await;
+        if let Err(error) = stopped.map_err(io::Error::other).and_then(|stopped| stopped.map_err(io::Error::other)) {
+            tracing::debug!(%error, "a broker was cut off");
+        }
+        self.shutdown.abort();
+        self.shutdown.run(Duration::ZERO).await;
+    }
+
+    /// Returns the functions that serve connections which another process has accepted, by the number of the door.
+    pub(crate) fn forwards(&self) -> &BTreeMap<u8, Forward> {
+        &self.forwards
     }
 
     /// Writes the token with which the command line on this machine administers the broker, if it needs one.
@@ -145,13 +165,16 @@ impl Server {
 
     /// Opens every door over its sockets. The doors know the addresses of all of them before the first one opens:
     /// pushed messages must not reach any door.
-    async fn open_doors(&self, config: &Config, settings: &ServerSettings) -> io::Result<()> {
-        for (door, sockets) in &self.sockets {
+    async fn open_doors(&mut self, config: &Config, settings: &ServerSettings) -> io::Result<()> {
+        let process = self.process.clone();
+        let sockets = process.sockets();
+        for (door, sockets) in &sockets {
             self.broker.doors().opened(*door, sockets.address());
         }
-        for (door, sockets) in &self.sockets {
+        for (door, sockets) in &sockets {
             let opened = self.open_door(*door, sockets, config, settings).await;
-            opened.map_err(|error| ports::at(*door, sockets.address(), &error))?;
+            let forward = opened.map_err(|error| ports::at(*door, sockets.address(), &error))?;
+            self.forwards.insert(*door as u8, forward);
         }
         Ok(())
     }
@@ -162,23 +185,23 @@ impl Server {
         sockets: &Sockets,
         config: &Config,
         settings: &ServerSettings,
-    ) -> io::Result<()> {
-        let common = Common::new(config, Some(self.tls.clone()));
+    ) -> io::Result<Forward> {
+        let common = Common::new(config, Some(self.process.tls.clone()));
         let closed = (row(door).settings)(config, common).map_err(io::Error::other)?;
         let opened = closed.open(Opening {
             broker: self.broker.clone(),
-            workers: &self.workers,
+            workers: self.process.workers(),
             sockets,
             connections: self.connections(door.key(), settings),
             shutdown: &self.shutdown,
-            tls: &self.tls,
-            gate: None,
+            tls: &self.process.tls,
+            gate: self.gate.clone(),
         });
-        let Opened { telemetry, .. } = opened.await?;
+        let Opened { telemetry, forward, .. } = opened.await?;
         if let Some(telemetry) = telemetry {
             self.show(door.key(), telemetry);
         }
-        Ok(())
+        Ok(forward)
     }
 
     /// Returns the bound address of a door; `None` if it is off.
@@ -240,20 +263,16 @@ impl Server {
 
     /// Reads the certificate files again, even if they are unchanged.
     pub fn reload_certificates(&self) {
-        match self.tls.reload() {
-            Ok(Reloaded::Changed) => {}
-            Ok(_) => tracing::info!("the files contain the active certificates"),
-            Err(error) => tracing::debug!(%error, "cannot use the certificates"),
-        }
+        self.process.reload_certificates();
     }
 
     /// Ends what clients do whose certificates are no longer accepted.
     fn check_certificates(&self) {
-        let tls = self.tls.clone();
+        let tls = self.process.tls.clone();
         let is_admitted = move |of: &ClientCertificate| tls.admits(of.chain.iter().map(AsRef::as_ref));
         self.broker.security.set_certificate_check(Box::new(is_admitted));
         let security = Arc::downgrade(&self.broker.security);
-        self.tls.observe_clients(move || {
+        self.process.tls.observe_clients(move || {
             if let Some(security) = security.upgrade() {
                 security.certificates_changed();
             }
@@ -261,7 +280,7 @@ impl Server {
     }
 
     fn register_certificate_metrics(&self) {
-        let tls = self.tls.clone();
+        let tls = self.process.tls.clone();
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
             let expiry = tls.expires_at().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
             out.counter("thalweg_tls_reloads", "Activations of new certificates", tls.reloads())?;
@@ -276,7 +295,7 @@ impl Server {
 
     /// Adds the state of the process and its listeners to the broker's metrics.
     pub fn register_process_metrics(&self) {
-        let workers = Arc::downgrade(&self.workers);
+        let workers = Arc::downgrade(self.process.workers());
         let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
             let accept = net::accept::stats();
@@ -320,9 +339,8 @@ impl Server {
 
     /// Finishes requests in flight, within the deadline. Returns `false` if some were cut off, or if the broker did not
     /// stop cleanly.
-    pub async fn shut_down(mut self) -> bool {
-        // Each socket closes with its acceptor, and new clients are refused instead of left waiting.
-        self.sockets.clear();
+    pub async fn shut_down(self) -> bool {
+        self.process.close_sockets();
         let ended = self.shutdown.run(self.shutdown_timeout).await;
         let broker = self.broker.clone();
         let stopped = tokio::task::spawn_blocking(move || broker.stop()).await;
@@ -347,6 +365,14 @@ fn open_data(
     settings: StoreSettings,
     clock: broker::Clock,
 ) -> engine::Result<(Arc<Store>, Vec<StoredTopic>)> {
+    opened(data, |progress| Store::open(Arc::new(RealDisk), data, settings, clock.read(), progress))
+}
+
+/// Opens a data directory, and reports the progress of a long recovery.
+pub(crate) fn opened(
+    data: &Path,
+    open: impl FnOnce(&mut dyn FnMut(Progress)) -> engine::Result<(Arc<Store>, Vec<StoredTopic>)>,
+) -> engine::Result<(Arc<Store>, Vec<StoredTopic>)> {
     if data.is_file() {
         return Err(engine::Error::invalid(format!("data = {}: this is a file; name a directory", data.display())));
     }
@@ -362,7 +388,7 @@ fn open_data(
             tracing::info!(read_mib, of_mib, "restoring the data of the journal");
         }
     };
-    let opened = Store::open(Arc::new(RealDisk), data, settings, clock.read(), &mut progress);
+    let opened = open(&mut progress);
     let opened = opened.map_err(|error| match error.kind {
         // The configured name is wrong, not the broker.
         engine::ErrorKind::Internal if !data.is_dir() => engine::Error::invalid(format!(
@@ -376,26 +402,6 @@ fn open_data(
     let took_ms = begin.elapsed().as_millis() as u64;
     tracing::info!(data = %data.display(), topics, journal_bytes = read, took_ms, "opened");
     Ok(opened)
-}
-
-/// Creates the TLS settings of all doors: from the named certificate, or from one generated for these addresses.
-fn tls(settings: &ServerSettings, addresses: impl Iterator<Item = SocketAddr>) -> io::Result<Arc<Tls>> {
-    let source = match settings.identity.clone() {
-        Some((certificate, key)) => IdentitySource::Files { certificate, key },
-        None => {
-            let names = addresses.map(|address| address.ip().to_string());
-            let mut names: Vec<String> = std::iter::once("localhost".to_owned()).chain(names).collect();
-            names.dedup();
-            IdentitySource::Fixed(Identity::self_signed(names)?)
-        }
-    };
-    let wrap = |error: io::Error| {
-        let keys =
-            if settings.client_auth.is_some() { "tls_cert, tls_key and tls_client_*" } else { "tls_cert and tls_key" };
-        io::Error::new(error.kind(), format!("{keys}: {error}"))
-    };
-    let settings = TlsSettings { client_auth: settings.client_auth.clone(), ..source.into() };
-    Tls::new(settings).map_err(wrap)
 }
 
 /// Resources that the process uses now.

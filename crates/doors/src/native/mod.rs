@@ -108,7 +108,7 @@ impl Native {
 
     /// Serves at all sockets: TCP, QUIC, and the Unix socket if there is one. Returns the function that serves forwarded
     /// connections.
-    fn listen(&self, settings: &Settings, sockets: &Sockets, tls: &Tls, workers: &Workers) -> io::Result<Forward> {
+    pub fn listen(&self, settings: &Settings, sockets: &Sockets, tls: &Tls, workers: &Workers) -> io::Result<Forward> {
         let tls = tls.server_config(&[wire::negotiate::ALPN])?;
         let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };
         if let Some(quic) = sockets.quic(quic::server_config(tls.clone())?, settings.windows, workers)? {

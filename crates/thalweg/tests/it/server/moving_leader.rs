@@ -15,7 +15,7 @@ use client::{
 use doors::native::{Native, Settings as NativeSettings};
 use net::quic::Windows;
 use net::tls::{Identity, IdentitySource, Tls};
-use net::{ConnectionLimits, Connections, Shutdown, Workers};
+use net::{Ports, Sockets, ConnectionLimits, Connections, Shutdown, Workers};
 use storage::{RealDisk, Store, StoreSettings};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -158,14 +158,11 @@ impl Leader {
         let connections = Connections::new(ConnectionLimits::up_to(1000));
         let shutdown = Shutdown::default();
         let timeout = Duration::from_secs(5);
-        let native = Native::start(broker.clone(), timeout, false, &workers, connections, &shutdown);
+        let native = Native::start(broker.clone(), timeout, false, &workers, connections, &shutdown, None);
         let settings = NativeSettings {
-            address,
-            unix: None,
             hello_timeout: timeout,
             allow_plain: false,
             is_login_required: false,
-            quic_endpoints: 1,
             windows: Windows {
                 connection_receive: 16 << 20,
                 stream_receive: 8 << 20,
@@ -174,7 +171,8 @@ impl Leader {
                 unidirectional_streams: 0,
             },
         };
-        native.listen(&settings, tls, &workers).expect("its port");
+        let sockets = Sockets::bind(&Ports { address, unix: None, quic_sockets: 1 }).expect("its port");
+        native.listen(&settings, &sockets, tls, &workers).expect("listening");
         Self { broker, native, shutdown, workers }
     }
 }
