@@ -14,6 +14,7 @@ mod door_table;
 
 // A server in a process of its own, or in another program.
 pub mod server;
+pub mod node;
 pub mod admission;
 mod embedded;
 mod exchange;
@@ -30,4 +31,5 @@ pub const COMMIT: &str = env!("BUILD_COMMIT");
 
 pub use broker::Door;
 pub use embedded::Embedded;
+pub use node::NodeServer;
 pub use server::Server;

@@ -11,6 +11,7 @@ mod addresses;
 mod admin;
 mod bench;
 mod cache;
+mod cluster;
 mod context;
 mod help;
 mod queue;
@@ -19,6 +20,7 @@ pub use addresses::Addresses;
 pub use admin::*;
 pub use bench::*;
 pub use cache::*;
+pub use cluster::*;
 pub use context::*;
 pub use help::{command, explain};
 pub use queue::*;
@@ -112,6 +114,9 @@ Examples:
     Reply(Reply),
     /// Show a broker's doors with their addresses, and counts of its topics, queues, groups and caches
     Status,
+    /// Found a cluster of several nodes, join one, and look after its nodes
+    #[command(subcommand)]
+    Cluster(Cluster),
     /// Create, list, describe, alter and delete topics
     #[command(subcommand)]
     Topic(Topic),

@@ -5,6 +5,7 @@ pub mod acl;
 pub mod audit;
 pub mod bench;
 pub mod cache;
+pub mod cluster;
 pub mod config;
 mod confirm;
 pub mod context;

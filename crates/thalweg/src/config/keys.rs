@@ -219,6 +219,8 @@ pub const KEYS: &[Key] = &[
     key("retention_bytes", Broker, bytes(0, 1 << 44), "64MiB", "Bytes that a partition in memory retains; 0: no limit but memory_max"),
     key("retention_ms", Broker, millis(0, u64::MAX), "3600000", "Time for which a batch is retained in memory; 0: no limit"),
     key("data", Broker, Kind::Text, "", "Data directory; without one all topics are in memory"),
+    key("cluster", Broker, Kind::Address, "off", "Address of a node's cluster port, TLS; by default the one that `thalweg cluster init` or `join` was given"),
+    key("cluster_catch_up_bytes_per_s", Broker, bytes(64 << 10, 1 << 40), "64MiB", "Maximum number of bytes per second that a node sends to another one that catches up"),
     key("disk_retention_bytes", Broker, bytes(0, 1 << 50), "0", "Bytes that a partition on disk retains; 0: no limit"),
     key("disk_retention_ms", Broker, millis(0, u64::MAX), "604800000", "Time for which a batch is retained on disk; 0: no limit"),
     key("compaction_bytes_per_s", Broker, bytes(1 << 10, 1 << 40), "64MiB", "Maximum number of bytes that compaction reads and writes per second"),

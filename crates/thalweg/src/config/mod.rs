@@ -438,7 +438,7 @@ impl Config {
     }
 
     /// Returns a size in bytes, which is a plain number after the check.
-    fn bytes(&self, name: &str) -> u64 {
+    pub(crate) fn bytes(&self, name: &str) -> u64 {
         self.count(name)
     }
 

@@ -8,8 +8,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use broker::Door;
+use cluster::identity::Identity;
 use serde_json::json;
-use thalweg::Server;
+use thalweg::{NodeServer, Server};
 use thalweg::admission::{self, Admission};
 use thalweg::config::Config;
 use tokio::signal::unix::{SignalKind, signal};
@@ -50,8 +51,7 @@ pub fn run(global: &Global, args: &Serve) -> Result {
 async fn serve(config: &Config, ready_file: Option<&Path>, is_json: bool) -> Result {
     let mut stop = Stop::watch(config.server().shutdown_timeout)?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    let server = Server::start(config).await?;
-    server.register_process_metrics();
+    let server = Running::start(config).await?;
     if is_json {
         // As for the banner: a closed output must not prevent serving.
         writeln!(io::stdout(), "{}", ready(&server)).unwrap_or_default();
@@ -79,8 +79,56 @@ async fn serve(config: &Config, ready_file: Option<&Path>, is_json: bool) -> Res
     Err(Failure::new(FAILED, "stopped before everything was finished"))
 }
 
+/// A broker alone, or a node of a cluster.
+enum Running {
+    Alone(Box<Server>),
+    Node(Box<NodeServer>),
+}
+
+impl Running {
+    /// Starts a node if the data directory is one of a cluster, otherwise a broker alone.
+    async fn start(config: &Config) -> Result<Self> {
+        if let Some(data) = config.data()
+            && let Some(identity) = Identity::load(&data)?
+        {
+            return Ok(Self::Node(Box::new(NodeServer::start(config, &data, identity).await?)));
+        }
+        if config.address("cluster")?.is_some() {
+            return Err(Failure::new(
+                USAGE,
+                "cluster is set, but the data directory is not one of a node: run `thalweg cluster init` or \
+                 `thalweg cluster join` first",
+            ));
+        }
+        let server = Server::start(config).await?;
+        server.register_process_metrics();
+        Ok(Self::Alone(Box::new(server)))
+    }
+
+    fn address(&self, door: Door) -> Option<SocketAddr> {
+        match self {
+            Self::Alone(server) => server.address(door),
+            Self::Node(server) => server.address(door),
+        }
+    }
+
+    fn reload_certificates(&self) {
+        match self {
+            Self::Alone(server) => server.reload_certificates(),
+            Self::Node(server) => server.reload_certificates(),
+        }
+    }
+
+    async fn shut_down(self) -> bool {
+        match self {
+            Self::Alone(server) => server.shut_down().await,
+            Self::Node(server) => server.shut_down().await,
+        }
+    }
+}
+
 /// Prints the addresses for a person who starts a broker. A full or closed standard output must not prevent serving.
-fn banner(config: &Config, server: &Server) {
+fn banner(config: &Config, server: &Running) {
     let mut out = io::stdout();
     let mut line = |text: &str| writeln!(out, "{text}").unwrap_or_default();
     let is_plain_allowed = config.server().allow_plain;
@@ -90,7 +138,7 @@ fn banner(config: &Config, server: &Server) {
         _ => format!("{address}  {}", door.transports()),
     };
     line(&format!("thalweg {} ({} profile)", thalweg::VERSION, config.profile()));
-    let doors = Admission::of_all(config, server);
+    let doors = Admission::of_all(config, |door| server.address(door));
     let width = doors.iter().map(|of| shown(of.door, of.address).len()).max().unwrap_or_default();
     for of in &doors {
         let (key, address) = (of.door.key(), shown(of.door, of.address));
@@ -98,6 +146,11 @@ fn banner(config: &Config, server: &Server) {
         if let Some(path) = &of.unix {
             line(&format!("          unix:{}", path.display()));
         }
+    }
+    if let Running::Node(node) = server {
+        let identity = node.node().identity();
+        let (own, cluster) = (identity.node(), identity.cluster());
+        line(&format!("  node    {own} of the cluster {cluster:032x}, for other nodes at {}", identity.advertise()));
     }
     match config.data() {
         Some(data) => line(&format!("  data    {}", data.display())),
@@ -114,14 +167,14 @@ fn banner(config: &Config, server: &Server) {
 }
 
 /// Returns the process id and the addresses as JSON, for programs.
-fn ready(server: &Server) -> serde_json::Value {
+fn ready(server: &Running) -> serde_json::Value {
     let address = |door: Door| (door.key().to_owned(), json!(server.address(door).map(|address| address.to_string())));
     let pid = ("pid".to_owned(), json!(std::process::id()));
     std::iter::once(pid).chain(Door::ALL.into_iter().map(address)).collect()
 }
 
 /// Writes the ready file completely or not at all, so that no reader sees a part of it.
-fn write_ready(path: &Path, server: &Server) -> Result {
+fn write_ready(path: &Path, server: &Running) -> Result {
     let partial = path.with_extension("partial");
     let wrap = |e: io::Error| Failure::new(FAILED, format!("cannot write the ready file {}: {e}", path.display()));
     std::fs::write(&partial, ready(server).to_string()).map_err(wrap)?;

@@ -1,0 +1,79 @@
+//! `thalweg cluster`: found a cluster, join one, and look after its nodes.
+
+use std::io::{BufRead, stdin};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use cluster::identity::Identity;
+use cluster::join::Token;
+use serde_json::json;
+use storage::{RealDisk, Store};
+use thalweg::VERSION;
+use thalweg::config::Config;
+
+use super::user::say;
+use crate::args::{Cluster, Global};
+use crate::block_on;
+use crate::load_without_context;
+use crate::output::{FAILED, Failure, Result, USAGE};
+
+pub fn run(global: &Global, command: Cluster) -> Result {
+    let config = load_without_context(global, Vec::new())?;
+    match command {
+        Cluster::Init { data, advertise } => init(&config, &directory(&config, data)?, &advertise, global.json),
+        Cluster::Join { token, data, advertise } => {
+            let token = match token {
+                Some(token) => token,
+                None => stdin().lock().lines().next().transpose()?.unwrap_or_default(),
+            };
+            join(token.trim(), &directory(&config, data)?, &advertise, global.json)
+        }
+        Cluster::Token { data, minutes } => token(&directory(&config, data)?, minutes, global.json),
+    }
+}
+
+fn directory(config: &Config, named: Option<PathBuf>) -> Result<PathBuf> {
+    named
+        .or_else(|| config.data())
+        .ok_or_else(|| Failure::new(USAGE, "a node needs a data directory; name one with --data DIR"))
+}
+
+fn init(config: &Config, data: &Path, advertise: &str, is_json: bool) -> Result {
+    // The directory is opened once, so that it exists, is not in use, and is not damaged.
+    let clock = config.broker().clock.read();
+    let (store, topics) = Store::open(Arc::new(RealDisk), data, config.store(), clock, &mut |_| {})?;
+    broker::Leadership::check_topics(&topics)?;
+    let ids = store.directory();
+    store.stop()?;
+    drop(store);
+    let identity = Identity::found(data, ids, advertise)?;
+    let cluster = format!("{:032x}", identity.cluster());
+    let shown = data.display();
+    let text = format!(
+        "{shown} is node 1 of the cluster {cluster}, reached at {advertise}.\nStart it: thalweg serve --data {shown}\n\
+         Then, for each further node: thalweg cluster token"
+    );
+    say(is_json, json!({ "cluster": cluster, "node": identity.node(), "advertise": advertise, "data": data }), &text)
+}
+
+fn token(data: &Path, minutes: u64, is_json: bool) -> Result {
+    let Some(identity) = Identity::load(data)? else {
+        let shown = data.display();
+        return Err(Failure::new(FAILED, format!("{shown} is not the directory of a node: thalweg cluster init")));
+    };
+    let expires = SystemTime::now() + Duration::from_secs(60 * minutes);
+    let token = Token::issue(&identity, &identity.advertise(), expires)?.reveal();
+    say(is_json, json!({ "token": token, "minutes": minutes }), &token)
+}
+
+fn join(token: &str, data: &Path, advertise: &str, is_json: bool) -> Result {
+    let identity = block_on(async { Ok(cluster::join::join(token, advertise, data, VERSION).await?) })?;
+    let cluster = format!("{:032x}", identity.cluster());
+    let (node, shown) = (identity.node(), data.display());
+    let text = format!(
+        "{shown} is node {node} of the cluster {cluster}, reached at {advertise}.\n\
+         Start it: thalweg serve --data {shown}"
+    );
+    say(is_json, json!({ "cluster": cluster, "node": node, "advertise": advertise, "data": data }), &text)
+}

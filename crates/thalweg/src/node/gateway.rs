@@ -1,0 +1,155 @@
+//! The doors of a node that does not lead: they hand every connection, byte for byte, to the node that does.
+//!
+//! Nothing of a protocol is known here, not even TLS, which ends at the leader. Without a leader, a connection waits a
+//! second for one; then it gets the answer of its protocol to that.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use broker::Door;
+use cluster::link::Spliced;
+use cluster::node::Node;
+use cluster::transport::Stream;
+use net::{Accepted, Drain, Forwarded, Sockets};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Semaphore;
+
+use super::Forwards;
+
+/// Maximum number of connections that one node hands over.
+const CONNECTIONS_MAX: usize = 65_536;
+/// Time that a connection waits for a leader.
+const LEADER_WAIT: Duration = Duration::from_secs(1);
+/// Pause before the leader is tried again.
+const AGAIN: Duration = Duration::from_millis(20);
+/// Bytes that are on the way in each direction of one connection.
+const COPY_BYTES: usize = 32 << 10;
+/// Time that a client has to read the last answer.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Address that stands for the clients of a Unix socket.
+const UNIX_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Doors of a node that hand over to the leader.
+pub(super) struct Gateway {
+    node: Arc<Node>,
+    forwards: Arc<Forwards>,
+    permits: Arc<Semaphore>,
+    counts: Counts,
+}
+
+/// Counts since the start of the process.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub handed_over: AtomicU64,
+    pub without_leader: AtomicU64,
+    pub refused: AtomicU64,
+}
+
+impl Gateway {
+    pub fn new(node: Arc<Node>, forwards: Arc<Forwards>) -> Arc<Self> {
+        let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        Arc::new(Self { node, forwards, permits, counts: Counts::default() })
+    }
+
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Returns the number of connections that are handed over.
+    pub fn open(&self) -> usize {
+        CONNECTIONS_MAX - self.permits.available_permits()
+    }
+
+    /// Accepts at the sockets of a door until the drain begins. Connections that were accepted go on.
+    pub fn accept(self: &Arc<Self>, door: Door, sockets: &Sockets, mut drain: Drain) -> io::Result<()> {
+        let mut acceptors = sockets.acceptors()?;
+        let gateway = self.clone();
+        tokio::spawn(async move {
+            while let Some(accepted) = drain.or_begun(acceptors.accept()).await {
+                let Ok(permit) = gateway.permits.clone().try_acquire_owned() else {
+                    gateway.counts.refused.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                };
+                let gateway = gateway.clone();
+                tokio::spawn(async move {
+                    let _permit = permit;
+                    match accepted {
+                        Accepted::Tcp(stream, peer) => {
+                            let local = stream.local_addr().ok();
+                            gateway.hand_over(door, stream, peer, local, false).await;
+                        }
+                        Accepted::Unix(stream, peer) => {
+                            gateway.hand_over(door, stream, UNIX_ADDRESS, None, peer.is_owner()).await;
+                        }
+                    }
+                });
+            }
+        });
+        Ok(())
+    }
+
+    async fn hand_over<S>(&self, door: Door, mut stream: S, peer: SocketAddr, local: Option<SocketAddr>, owner: bool)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let spliced = Spliced { door: door as u8, peer: peer.to_string(), is_owner: owner };
+        let to_leader = tokio::select! {
+            biased;
+            forward = self.forwards.wait(door) => {
+                // This node leads meanwhile.
+                return forward(Forwarded { stream: Box::new(stream), peer, local, owner });
+            }
+            to_leader = tokio::time::timeout(LEADER_WAIT, self.reach_leader(spliced)) => to_leader.ok(),
+        };
+        let Some(mut to_leader) = to_leader else {
+            self.counts.without_leader.fetch_add(1, Ordering::Relaxed);
+            return say_no_leader(door, &mut stream).await;
+        };
+        self.counts.handed_over.fetch_add(1, Ordering::Relaxed);
+        let copied = tokio::io::copy_bidirectional_with_sizes(&mut stream, &mut to_leader, COPY_BYTES, COPY_BYTES);
+        if let Err(error) = copied.await {
+            tracing::debug!(%peer, %error, "a connection that was handed over has ended");
+        }
+    }
+
+    /// Opens a stream to the leader, as soon as there is one that can be reached.
+    async fn reach_leader(&self, spliced: Spliced) -> Stream {
+        loop {
+            if let Some(leader) = self.node.leader_within(LEADER_WAIT).await {
+                match self.node.splice(leader, spliced.clone()).await {
+                    Ok(stream) => return stream,
+                    Err(error) => tracing::debug!(%error, leader, "cannot hand a connection over yet"),
+                }
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+}
+
+/// Tells a client in the way of its protocol that nobody leads. A client of TLS only sees that the connection ends: the
+/// certificate is at the leader.
+async fn say_no_leader(door: Door, stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
+    let answer = match door {
+        Door::Http | Door::Sqs | Door::Pubsub => {
+            let body = r#"{"error":"the cluster has no leader at the moment; try again"}"#;
+            let length = body.len();
+            format!(
+                "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Type: application/json\r\n\
+                 Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+            )
+        }
+        Door::Redis => "-CLUSTERDOWN the cluster has no leader at the moment; try again\r\n".to_owned(),
+        // These clients connect again by themselves, and have no message for it before they have sent one.
+        Door::Native | Door::Kafka => return,
+    };
+    let say = async {
+        stream.write_all(answer.as_bytes()).await?;
+        stream.shutdown().await?;
+        // Closing a socket with unread bytes would take the answer back.
+        tokio::io::copy(stream, &mut tokio::io::sink()).await
+    };
+    tokio::time::timeout(LAST_WORDS, say).await.map(drop).unwrap_or_default();
+}
