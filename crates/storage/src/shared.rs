@@ -17,6 +17,7 @@ use crate::journal::through::{Placed, Through};
 use crate::journal::{Entry, Gate, Journal, JournalSettings};
 use crate::log::PartitionLog;
 use crate::partition::DiskPartition;
+use crate::partition::scan::Epochs;
 use crate::place::Place;
 use crate::room::Room;
 use crate::shard_log::ShardLog;
@@ -107,13 +108,15 @@ pub(crate) struct Shared {
     pub(crate) room: Arc<Room>,
     pub(crate) place: Arc<Place>,
     pub(crate) streams: Arc<Streams>,
+    /// Leader epochs of the batches in segments.
+    pub(crate) epochs: Epochs,
     /// Topics whose deletion is durable, and whose files still exist. Empty in a cluster, where a checkpoint has to
     /// precede: a restart may not know yet that the deletion is committed.
     pub(crate) deleted: Mutex<Vec<u32>>,
 }
 
 impl Shared {
-    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, settings: &StoreSettings) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, settings: &StoreSettings, epochs: Epochs) -> Self {
         Self {
             room: Arc::new(Room::new(disk.clone(), dir, settings.reserve_bytes, settings.journal.file_bytes)),
             place: Arc::new(Place::new(disk.clone(), dir)),
@@ -127,6 +130,7 @@ impl Shared {
             background: Arc::default(),
             gate: Arc::default(),
             streams: Arc::default(),
+            epochs,
             deleted: Mutex::default(),
         }
     }

@@ -26,7 +26,7 @@ use crate::journal::recover::{End, Found, Origin, Progress, Recovery};
 use crate::journal::salvage::{self, Salvage};
 use crate::log::PartitionLog;
 use crate::partition::DiskPartition;
-use crate::partition::scan::span_of;
+use crate::partition::scan::{Epochs, span_of};
 use crate::partition::segments::Described;
 use crate::shard_log::Front;
 use crate::shared::{Shared, StoreSettings, StoredTopic};
@@ -145,8 +145,8 @@ struct Seen {
 }
 
 impl State {
-    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, settings: StoreSettings) -> Self {
-        let shared = Arc::new(Shared::new(disk, dir, &settings));
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, settings: StoreSettings, epochs: Epochs) -> Self {
+        let shared = Arc::new(Shared::new(disk, dir, &settings, epochs));
         Self {
             settings,
             compaction: settings.compaction,

@@ -13,7 +13,7 @@ use crate::journal::block::{
     BlockHead, EntryKind, FILE_VERSION, FileHead, NotAHead, PAGE_BYTES, SegmentPart, checksum, u32_at,
 };
 use crate::partition::index::{Index, IndexRow};
-use crate::partition::scan::{self, Spot};
+use crate::partition::scan::{self, Epochs, Spot};
 
 /// Part of a file, in the order of its bytes.
 #[derive(Clone, Debug)]
@@ -163,7 +163,7 @@ fn segment(path: &Path, bytes: Bytes, each: &mut dyn FnMut(Item) -> Result<()>) 
         let rest = &bytes[at as usize..];
         rest.len() < PAGE_BYTES as usize && rest.iter().all(|byte| *byte == 0)
     };
-    for spot in scan::spots(&bytes, base, scan::UNKNOWN_END) {
+    for spot in scan::spots(&bytes, base, scan::UNKNOWN_END, Epochs::Terms) {
         if matches!(spot, Spot::Damage { at, .. } if is_rest_of_page(at)) {
             continue;
         }

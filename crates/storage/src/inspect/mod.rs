@@ -20,7 +20,7 @@ use crate::journal::block::EntryKind;
 use crate::journal::recover::{self, JournalFile, Origin, Progress, Recovery};
 use crate::journal::salvage;
 use crate::log::PartitionLog;
-use crate::partition::scan::{self, Spot};
+use crate::partition::scan::{self, Epochs, Spot};
 use crate::partition::segments::log_name;
 use crate::shared::StoreSettings;
 use crate::state::State;
@@ -123,7 +123,7 @@ impl Inspection {
             verified: None,
         };
         let mut findings = Findings { names: names(catalog), damages: Vec::new(), verified: Verified::default() };
-        let mut state = State::new(self.disk.clone(), &self.dir, StoreSettings::default());
+        let mut state = State::new(self.disk.clone(), &self.dir, StoreSettings::default(), self.epochs());
         state.adopt(catalog.clone());
         let journal = Recovery::open(&self.disk, &self.dir, *directory, *origin, ends(catalog));
         match (&journal, verify) {
@@ -191,13 +191,17 @@ impl Inspection {
         })
     }
 
+    fn epochs(&self) -> Epochs {
+        if self.checkpoint.state.is_some() { Epochs::Terms } else { Epochs::Zero }
+    }
+
     fn read_segments(&self, findings: &mut Findings, progress: &mut dyn FnMut(Progress)) {
         let all = || self.partitions().flat_map(|(_, _, info)| &info.segments).map(|info| info.bytes);
         let before = findings.verified.journal_bytes;
         let mut now = Progress { bytes: before, bytes_max: before + all().sum::<u64>() };
         for (stream, dir, info) in self.partitions() {
             for info in &info.segments {
-                match scan::segment(&*self.disk, &dir, info) {
+                match scan::segment(&*self.disk, &dir, info, self.epochs()) {
                     Ok(spots) => findings.look(&*self.disk, stream, (&dir, info), &spots),
                     Err(error) => findings.damage(Some(stream), &error.message),
                 }

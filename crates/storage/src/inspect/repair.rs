@@ -25,7 +25,7 @@ use crate::journal::JournalSettings;
 use crate::journal::block::{BlockHead, EntryKind, FileHead, PAGE_BYTES, Row, SegmentPart, checksum};
 use crate::journal::recover::{self, Found, Origin, Recovery};
 use crate::journal::salvage::{self, Salvage};
-use crate::partition::scan::{self, Spot, span_of};
+use crate::partition::scan::{self, Epochs, Spot, span_of};
 use crate::partition::segments::{index_name, log_name};
 use crate::shared::StoreSettings;
 use crate::state::{State, partition_mut};
@@ -164,7 +164,7 @@ impl Inspection {
                            number";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let mut state = State::new(self.disk.clone(), &self.dir, StoreSettings::default());
+        let mut state = State::new(self.disk.clone(), &self.dir, StoreSettings::default(), Epochs::Zero);
         state.adopt(catalog.clone());
         let mut plan = Plan::default();
         let mut known = Known { catalog: catalog.clone(), tails: HashMap::new() };
@@ -226,7 +226,7 @@ impl Inspection {
         let mut spans = Vec::new();
         let mut is_damaged = tail.is_damaged;
         for segment in &info.segments {
-            let spots = scan::segment(&*self.disk, &dir, segment).ok();
+            let spots = scan::segment(&*self.disk, &dir, segment, Epochs::Zero).ok();
             is_damaged |= !is_whole(spots.as_deref());
             let spots = spots.unwrap_or_default();
             let batches = spots.iter().filter_map(batch_of);
@@ -469,7 +469,7 @@ impl Inspection {
                 })?;
                 mended.segments.push(writer.finish(segment.base)?);
             }
-            let spots = scan::segment(&*self.disk, dir, segment).ok();
+            let spots = scan::segment(&*self.disk, dir, segment, Epochs::Zero).ok();
             let batches = || spots.iter().flatten().filter_map(batch_of);
             if is_whole(spots.as_deref()) {
                 batches().for_each(|batch| note(batch, &mut mended));

@@ -12,7 +12,7 @@ use engine::{Offset, RecordBatch, Result};
 use super::block::{EntryKind, SegmentPart};
 use super::recover::{Found, Origin};
 use crate::disk::{Disk, damaged};
-use crate::partition::scan::{self, Spot};
+use crate::partition::scan::{self, Epochs, Spot};
 use crate::partition::segments::names::log_name;
 
 /// Reader of parts of segments.
@@ -67,7 +67,7 @@ impl Parts {
         };
         let is_missing = failed.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::NotFound);
         let is_unreadable = failed.is_some() && !is_missing;
-        let mut spots = scan::spots(&bytes, part.from_offset, part.to_offset);
+        let mut spots = scan::spots(&bytes, part.from_offset, part.to_offset, Epochs::Zero);
         let what = match failed {
             Some(_) if is_missing => Some("the file is missing".to_owned()),
             Some(error) => Some(format!("it cannot be read: {error}")),

@@ -128,11 +128,15 @@ impl DiskPartition {
     ) -> Self {
         let end = info.end();
         let disk = shared.disk.clone();
-        let (segments, mut refused) = match Segments::open(disk.clone(), dir.clone(), segment_bytes, info) {
-            Ok(segments) => (segments, None),
-            // The partition keeps its place in the topic and its files, which are neither read nor written.
-            Err(error) => (Segments::closed(disk, dir, segment_bytes, &info.segments), Some(not_served(&error))),
-        };
+        let (segments, mut refused) =
+            match Segments::open(disk.clone(), dir.clone(), segment_bytes, info, shared.epochs) {
+                Ok(segments) => (segments, None),
+                // The partition keeps its place in the topic and its files, which are neither read nor written.
+                Err(error) => (
+                    Segments::closed(disk, dir, segment_bytes, &info.segments, shared.epochs),
+                    Some(not_served(&error)),
+                ),
+            };
         let producers = if info.producers.is_empty() {
             Ok(Producers::default())
         } else {

@@ -18,6 +18,7 @@ use crate::disk::{Disk, LOCK_NAME, damaged, failed, make_dir, other_version, rea
 use crate::journal::Journal;
 use crate::journal::recover::{self, Progress, Recovery, Tail};
 use crate::journal::through::Through;
+use crate::partition::scan::Epochs;
 use crate::room::DISK_PART;
 use crate::shard_log::Front;
 use crate::shared::{StoreSettings, StoredTopic};
@@ -127,7 +128,8 @@ impl Store {
         let is_unfit = is_of_node && front.is_some();
         let unfit = |error: Error| if is_unfit { unfit(error) } else { error };
         let found = found.map_err(unfit)?;
-        let mut state = State::new(disk.clone(), dir, settings);
+        let mut state =
+            State::new(disk.clone(), dir, settings, if front.is_some() { Epochs::Terms } else { Epochs::Zero });
         if is_full {
             state.shared.room.release();
         }

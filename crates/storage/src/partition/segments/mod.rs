@@ -10,6 +10,7 @@ use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
 use super::index::Index;
+use super::scan::Epochs;
 use crate::disk::{Disk, DiskFile, damaged, failed};
 use crate::info::{PartitionInfo, SegmentInfo};
 use crate::journal::salvage;
@@ -70,6 +71,7 @@ pub(crate) struct Segments {
     /// Journal entries that were put aside while the partition could not be served.
     salvages: Vec<PathBuf>,
     through: Through,
+    epochs: Epochs,
 }
 
 /// Part of a segment that a checkpoint has to make durable.
@@ -82,8 +84,14 @@ pub(crate) struct Unsynced {
 impl Segments {
     /// Opens the segments of a checkpoint. Changes nothing: [`Segments::settle`] does that once it is known that the
     /// journal contains everything that the segments lack.
-    pub(crate) fn open(disk: Arc<dyn Disk>, dir: PathBuf, segment_bytes: u64, known: &PartitionInfo) -> Result<Self> {
-        let mut segments = Self::closed(disk, dir, segment_bytes, &known.segments);
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        dir: PathBuf,
+        segment_bytes: u64,
+        known: &PartitionInfo,
+        epochs: Epochs,
+    ) -> Result<Self> {
+        let mut segments = Self::closed(disk, dir, segment_bytes, &known.segments, epochs);
         let names = segments.names()?;
         for position in &known.salvages {
             let path = salvage::path(&segments.dir, *position);
@@ -106,7 +114,13 @@ impl Segments {
     }
 
     /// Creates the segments of a partition that is not served: no file is accessed.
-    pub(crate) fn closed(disk: Arc<dyn Disk>, dir: PathBuf, segment_bytes: u64, known: &[SegmentInfo]) -> Self {
+    pub(crate) fn closed(
+        disk: Arc<dyn Disk>,
+        dir: PathBuf,
+        segment_bytes: u64,
+        known: &[SegmentInfo],
+        epochs: Epochs,
+    ) -> Self {
         let list = known.iter().map(Segment::sealed).collect();
         let has_dir = !known.is_empty();
         let replaced = Vec::new();
@@ -130,6 +144,7 @@ impl Segments {
             garbage,
             salvages,
             through,
+            epochs,
         }
     }
 
@@ -401,7 +416,8 @@ impl Segments {
             let path = self.log_path(&self.list[at].info);
             let file = self.file(at)?;
             let Segment { info, synced, is_suspect, .. } = self.list[at];
-            let part = Part { path, file, at: synced.0, offset: synced.1, to: info.bytes, end: info.end };
+            let (to, end, epochs) = (info.bytes, info.end, self.epochs);
+            let part = Part { path, file, at: synced.0, offset: synced.1, to, end, epochs };
             Ok(Unsynced { info, part, is_suspect })
         };
         dirty.into_iter().map(unsynced).collect()
@@ -457,7 +473,7 @@ impl Segments {
         let index_path = self.index_path(info);
         let disk = self.disk.clone();
         let is_sealed = at + 1 < self.list.len();
-        Ok(View { disk, path, index_path, file, info: *info, index: index.clone(), is_sealed })
+        Ok(View { disk, path, index_path, file, info: *info, index: index.clone(), is_sealed, epochs: self.epochs })
     }
 
     /// Keeps an index that a reader created.

@@ -9,6 +9,7 @@ use engine::record::BATCH_HEADER_BYTES;
 use engine::{Offset, RecordBatch, Result};
 
 use super::super::index::{self, Index};
+use super::super::scan::Epochs;
 use super::{READ_BYTES, leave_index};
 use crate::disk::{Disk, DiskFile, damaged, failed, read_whole};
 use crate::info::SegmentInfo;
@@ -25,6 +26,7 @@ pub(crate) struct View {
     pub(super) info: SegmentInfo,
     pub(super) index: Option<Arc<Index>>,
     pub(super) is_sealed: bool,
+    pub(super) epochs: Epochs,
 }
 
 /// Part of a segment that holds the batches for a reader.
@@ -37,6 +39,7 @@ pub(crate) struct Part {
     /// End of the segment when the part was created, and the offset there.
     pub(super) to: u64,
     pub(super) end: Offset,
+    pub(super) epochs: Epochs,
 }
 
 impl View {
@@ -93,7 +96,7 @@ impl View {
     fn part_at(&self, (at, offset): (u64, Offset)) -> Part {
         let path = self.path.clone();
         let file = self.file.clone();
-        Part { path, file, at, offset, to: self.info.bytes, end: self.info.end }
+        Part { path, file, at, offset, to: self.info.bytes, end: self.info.end, epochs: self.epochs }
     }
 
     fn complete_index(&mut self) -> Result<()> {
@@ -177,14 +180,14 @@ impl Part {
     }
 
     /// Checks the two fields outside of the batch's checksum: the base offset has to follow the batch before, and the
-    /// leader epoch has to be 0. Returns the bytes of the batch.
+    /// leader epoch has to be one of this directory. Returns the bytes of the batch.
     fn check_head(&self, head: &[u8], at: u64, expected: Offset) -> Result<usize> {
         if head.len() < BATCH_HEADER_BYTES {
             return Err(damaged(&self.path, at, "a batch is cut short"));
         }
         let base = u64::from_be_bytes(head[..8].try_into().expect("invariant: eight bytes"));
         let len = u32::from_be_bytes(head[8..12].try_into().expect("invariant: four bytes")) as usize + 12;
-        if base != expected || len > BATCH_BYTES_MAX || at + len as u64 > self.to || head[12..16] != [0; 4] {
+        if base != expected || len > BATCH_BYTES_MAX || at + len as u64 > self.to || !self.epochs.allow(head) {
             let what = format!("a batch of {len} bytes from offset {base} instead of offset {expected}");
             return Err(damaged(&self.path, at, what));
         }
