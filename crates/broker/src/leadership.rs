@@ -4,9 +4,11 @@
 //! leadership is alone, owns its store and stops it.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use engine::cluster::{ClusterStatus, JoinToken};
 use engine::{Error, ErrorKind, ONLY_EPOCH, Result, Storage};
 use storage::StoredTopic;
 
@@ -30,6 +32,9 @@ pub struct Leadership {
     pub nodes: Arc<dyn Nodes>,
 }
 
+/// Removal of a node.
+pub type Removing<'n> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'n>>;
+
 /// Nodes of the cluster, as this node knows them.
 pub trait Nodes: Send + Sync {
     /// Returns all nodes, the leader among them, ordered by number.
@@ -42,6 +47,15 @@ pub trait Nodes: Send + Sync {
 
     /// Passes the leadership to another node. Returns once that has begun; the leadership of this node ends soon after.
     fn transfer(&self, to: u64) -> Result<()>;
+
+    /// Returns the state of the cluster.
+    fn status(&self) -> Result<ClusterStatus>;
+
+    /// Removes a node, whose number is never given again. Returns once the removal is durable.
+    fn remove(&self, node: u64) -> Removing<'_>;
+
+    /// Issues a token with which one node can join within a number of minutes.
+    fn issue_token(&self, minutes: u32) -> Result<JoinToken>;
 }
 
 /// Facts about a node of the cluster.

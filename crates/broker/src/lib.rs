@@ -21,6 +21,7 @@ mod transactions;
 // The core: the paths of publish, subscribe and fetch.
 mod core;
 mod leading;
+mod cluster;
 mod arrivals;
 mod publish;
 mod fetch;
@@ -90,7 +91,7 @@ pub use groups::{
 };
 pub use holdings::{Hold, Holding};
 pub use lanes::{LanePolicy, Lanes};
-pub use leadership::{IN_SYNC_BYTES, Leadership, NodeInfo, Nodes};
+pub use leadership::{IN_SYNC_BYTES, Leadership, NodeInfo, Nodes, Removing};
 pub use logins::LoginSource;
 pub use metrics::Metrics;
 pub use peers::{Networks, PeerLimits};

@@ -10,6 +10,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
 
 /// Cells of a counter that each belong to one thread, which adds without synchronization. Later threads share the
 /// remaining cells.
@@ -215,6 +216,15 @@ where
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         (self.0)(&mut Exposition(encoder))
     }
+}
+
+/// Returns the metrics of one collector in the format of Prometheus (OpenMetrics 1.0).
+pub fn to_text(collector: Box<dyn Collector>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(collector);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
 }
 
 impl Metrics {

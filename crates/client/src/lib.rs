@@ -47,6 +47,7 @@ mod near;
 // Administration.
 mod topics;
 mod users;
+mod nodes;
 
 // The session: connections that are kept, and calls that are sent again.
 mod session;
@@ -75,6 +76,7 @@ pub use consumer::{Consumer, ConsumerBuilder, ConsumerEvent};
 pub use engine::cache::{
     Added, CacheSettings, CacheStatus, Change, ChangeKind, Condition, Eviction, ScanCursor, Stored, Ttl, WatchFrom,
 };
+pub use engine::cluster::{self, ClusterStatus, JoinToken, NodeStatus};
 pub use engine::groups::{Assignor, GroupState, MemberState};
 pub use engine::security;
 pub use engine::{

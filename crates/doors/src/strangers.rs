@@ -211,7 +211,7 @@ fn door_of_request(asked: &Asked<'_>) -> Option<Door> {
         Some(Door::Sqs)
     } else if asked.content_type.starts_with("application/grpc") || begins(&["/v1/projects/", "/google.pubsub."]) {
         Some(Door::Pubsub)
-    } else if begins(&["/v1/topics", "/v1/queues", "/v1/caches", "/v1/groups", "/v1/openapi.json"]) {
+    } else if begins(&["/v1/topics", "/v1/queues", "/v1/caches", "/v1/groups", "/v1/cluster", "/v1/openapi.json"]) {
         Some(Door::Http)
     } else {
         None

@@ -37,6 +37,9 @@ pub mod transactions;
 pub mod streams;
 pub mod cache;
 
+// The nodes of a cluster.
+pub mod cluster;
+
 // Authentication and authorization.
 pub mod security;
 

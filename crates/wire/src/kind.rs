@@ -128,6 +128,9 @@ pub mod request {
     pub const REDRIVE_LIST: u8 = 0x3e;
     /// Kind of [`QueueRequest::CancelRedrive`](crate::QueueRequest::CancelRedrive).
     pub const REDRIVE_CANCEL: u8 = 0x3f;
+    /// Kind of the requests about the nodes of a cluster, which begin with an action. Kinds from 0x40 to 0x5f are
+    /// those of pushes.
+    pub const CLUSTER: u8 = 0x60;
 }
 
 /// Kinds of frames that brokers send.
@@ -260,6 +263,8 @@ pub mod response {
     pub const CACHE_WATCHED: u8 = ANSWER | request::CACHE_WATCH;
     /// Kind of the answer to [`request::CACHE_FLUSH`].
     pub const CACHE_FLUSHED: u8 = ANSWER | request::CACHE_FLUSH;
+    /// Kind of the answers to [`request::CLUSTER`], which begin with the action.
+    pub const CLUSTER: u8 = ANSWER | request::CLUSTER;
     /// Kind of an error, which answers a request of any kind.
     pub const ERROR: u8 = 0xff;
 

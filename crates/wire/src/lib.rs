@@ -43,6 +43,9 @@ pub mod caches;
 // Users and access control lists: bodies of requests and answers.
 pub mod security;
 
+// The nodes of a cluster: bodies of requests and answers.
+pub mod nodes;
+
 // All requests.
 pub mod request;
 
@@ -51,6 +54,7 @@ pub mod response;
 
 pub use caches::{CacheRequest, CacheResponse};
 pub use cluster::{Cluster, ClusterNode};
+pub use nodes::{ClusterRequest, ClusterResponse};
 pub use frame::{Assembler, Frame, Header};
 pub use groups::{GroupRequest, GroupResponse};
 pub use negotiate::{Features, VERSION};

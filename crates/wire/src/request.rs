@@ -6,6 +6,7 @@ use engine::{
 };
 
 use crate::caches::CacheRequest;
+use crate::nodes::ClusterRequest;
 use crate::field::{Fields, get_flags, put_flags, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupRequest;
@@ -141,6 +142,8 @@ pub enum Request {
     Queue(QueueRequest),
     /// Request about caches and their entries.
     Cache(CacheRequest),
+    /// Request about the nodes of a cluster.
+    Cluster(ClusterRequest),
 }
 
 /// Subscription that a client requests.
@@ -236,6 +239,7 @@ impl Request {
             Self::Security(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
             Self::Queue(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
             Self::Cache(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
+            Self::Cluster(request) => put_frame(buf, kind::CLUSTER, correlation, |b| request.put(b)),
         }
     }
 
@@ -294,6 +298,7 @@ impl Request {
             kind::CACHE_GET..=kind::CACHE_FLUSH | kind::CACHE_CREATE..=kind::CACHE_LIST => {
                 Self::Cache(CacheRequest::get(frame.kind, &mut f)?)
             }
+            kind::CLUSTER => Self::Cluster(ClusterRequest::get(&mut f)?),
             unknown => {
                 return Err(Error::new(ErrorKind::Unsupported, format!("unknown request kind {unknown:#04x}")));
             }

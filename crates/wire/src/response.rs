@@ -6,6 +6,7 @@ use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, TopicSe
 use crate::caches::CacheResponse;
 use crate::cluster::Cluster;
 use crate::field::{Fields, get_flags, get_option, put_flags, put_option, put_str};
+use crate::nodes::ClusterResponse;
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupResponse;
 use crate::kind::response as kind;
@@ -87,6 +88,8 @@ pub enum Response {
     Queue(QueueResponse),
     /// Answer about caches.
     Cache(CacheResponse),
+    /// Answer about the nodes of a cluster.
+    Cluster(ClusterResponse),
     /// Error of a request; with correlation id 0 the last frame of a stream.
     Error(Error),
 }
@@ -302,6 +305,7 @@ impl Response {
             Self::Security(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
             Self::Queue(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
             Self::Cache(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
+            Self::Cluster(response) => put_frame(buf, kind::CLUSTER, correlation, |b| response.put(b)),
             Self::Error(error) => put_frame(buf, kind::ERROR, correlation, |b| put_error(b, error)),
         }
     }
@@ -362,6 +366,7 @@ impl Response {
             kind::CACHE_GOT..=kind::CACHE_FLUSHED | kind::CACHE_CREATED..=kind::CACHES => {
                 Self::Cache(CacheResponse::get(frame.kind, &mut f)?)
             }
+            kind::CLUSTER => Self::Cluster(ClusterResponse::get(&mut f)?),
             kind::ERROR => Self::Error(get_error(&mut f)?),
             unknown => return Err(unknown_kind(unknown)),
         };
@@ -373,7 +378,7 @@ impl Response {
 impl Push {
     /// Returns `true` if a frame of this kind is a push rather than an answer.
     pub fn is_push(frame_kind: u8) -> bool {
-        frame_kind & 0xc0 == 0x40
+        frame_kind & 0xe0 == 0x40
     }
 
     /// Appends the push as one frame.

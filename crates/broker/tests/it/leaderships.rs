@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use broker::{
     Broker, Door, FetchFrom, FetchLimits, Isolation, Leadership, LoginSource, NewEntryId, NewQueue, NodeInfo, Nodes,
-    OffsetCommit, OutMessage, Receive, Received, Settings, Wakes,
+    OffsetCommit, OutMessage, Receive, Received, Removing, Settings, Wakes,
 };
+use engine::cluster::{ClusterStatus, JoinToken, NodeStatus};
 use engine::cache::{CacheSettings, Condition, Eviction, Ttl};
 use engine::groups::{Committer, GroupName};
 use engine::queue::QueueName;
@@ -56,6 +57,27 @@ impl Nodes for Three {
     fn transfer(&self, to: u64) -> Result<()> {
         self.leader.store(to, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn status(&self) -> Result<ClusterStatus> {
+        let node = |of: NodeInfo| NodeStatus {
+            node: of.id,
+            is_leader: Some(of.id) == self.leader(),
+            is_voter: of.is_voter,
+            is_alive: of.is_alive,
+            silent_ms: Some(0),
+            ..NodeStatus::default()
+        };
+        let nodes = self.nodes().into_iter().map(node).collect();
+        Ok(ClusterStatus { leader: self.leader(), nodes, ..ClusterStatus::default() })
+    }
+
+    fn remove(&self, node: u64) -> Removing<'_> {
+        Box::pin(async move { self.status()?.check_removal(node) })
+    }
+
+    fn issue_token(&self, minutes: u32) -> Result<JoinToken> {
+        Ok(JoinToken::new(format!("token for {minutes} minutes")))
     }
 }
 

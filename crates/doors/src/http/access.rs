@@ -195,8 +195,8 @@ async fn admit(
         _ => error.into(),
     })?;
     broker::act_as(identity.user());
-    // The first one is the name of a resource.
-    if let Some((_, name)) = params.first_mut() {
+    // The first one is the name of a resource, except for the number of a node.
+    if let Some((_, name)) = params.first_mut().filter(|_| !matches!(needs, Needs::Cluster(_))) {
         *name = Names::of(&identity).inner(name);
     }
     if let Some(caller) = caller.filter(|_| !matches!(needs, Needs::Nothing)) {

@@ -2,6 +2,7 @@
 
 mod access;
 mod caches;
+mod cluster;
 mod codec;
 mod cors;
 mod errors;
@@ -145,7 +146,7 @@ struct Route {
 }
 
 /// All routes of this door.
-static ROUTES: [Route; 45] = [
+static ROUTES: [Route; 49] = [
     Route { method: Method::GET, path: "/", needs: Needs::Nothing, serve: |method| on(method, map::help) },
     Route {
         method: Method::GET,
@@ -386,6 +387,30 @@ static ROUTES: [Route; 45] = [
         path: "/v1/groups/{group}/offsets",
         needs: Needs::Reset,
         serve: |method| on(method, groups::reset),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/cluster",
+        needs: Needs::Cluster(Operation::Describe),
+        serve: |method| on(method, cluster::describe),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/cluster/tokens",
+        needs: Needs::Cluster(Operation::Alter),
+        serve: |method| on(method, cluster::issue_token),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/cluster/leader",
+        needs: Needs::Cluster(Operation::Alter),
+        serve: |method| on(method, cluster::transfer),
+    },
+    Route {
+        method: Method::DELETE,
+        path: "/v1/cluster/nodes/{node}",
+        needs: Needs::Cluster(Operation::Alter),
+        serve: |method| on(method, cluster::remove),
     },
     Route {
         method: Method::GET,

@@ -7,7 +7,7 @@ use engine::{Error, ErrorKind, Missing, Pattern, Result, TopicName};
 use wire::groups::{Heartbeat, OffsetCommit, OffsetReset, Step};
 use wire::queues::{NewQueue, Receive};
 use wire::security::SecurityRequest;
-use wire::{CacheRequest, GroupRequest, QueueRequest, Request};
+use wire::{CacheRequest, ClusterRequest, GroupRequest, QueueRequest, Request};
 
 use crate::permissions::{self, Call, Need, Table};
 
@@ -73,6 +73,10 @@ rows! {
     Request::Stats => "stats", Needs::Cluster(Operation::Describe);
     Request::InitProducer => "init_producer", Needs::Producer;
     Request::Group(_) | Request::Security(_) | Request::Queue(_) | Request::Cache(_) => "", Needs::Inside;
+    Request::Cluster(ClusterRequest::Describe) => "cluster: describe", Needs::Cluster(Operation::Describe);
+    Request::Cluster(ClusterRequest::IssueToken { .. }) => "cluster: issue a token", Needs::Cluster(Operation::Alter);
+    Request::Cluster(ClusterRequest::Transfer { .. }) => "cluster: transfer the leadership", Needs::Cluster(Operation::Alter);
+    Request::Cluster(ClusterRequest::Remove { .. }) => "cluster: remove a node", Needs::Cluster(Operation::Alter);
 }
 
 impl Needs {

@@ -11,6 +11,7 @@ mod login;
 mod map;
 mod queues;
 mod room;
+mod nodes;
 mod security;
 mod tenants;
 

@@ -88,7 +88,8 @@ impl Entering<'_> {
             | Request::Stats
             | Request::InitProducer
             // Those of tenants have no names.
-            | Request::Security(_) => {}
+            | Request::Security(_)
+            | Request::Cluster(_) => {}
             // A queue group is one of its topic, so its name has no prefix.
             Request::Subscribe(Subscribe { topic, .. })
             | Request::Publish { topic, .. }
@@ -222,6 +223,7 @@ impl Leaving<'_> {
             | Response::Login { .. }
             | Response::Producer { .. }
             | Response::Security(_)
+            | Response::Cluster(_)
             // Its text has the names of the broker.
             | Response::Error(_) => {}
             Response::Subscribed { sources, .. } => self.names(sources.iter_mut().map(|source| &mut source.topic)),

@@ -570,8 +570,15 @@ async fn the_description_has_every_parameter_and_no_other() {
 
 /// Returns an example path of a route.
 fn example(route: &str) -> String {
-    let names =
-        [("{topic}", "t"), ("{queue}", "q"), ("{redrive}", "1"), ("{cache}", "c"), ("{key}", "k"), ("{group}", "g")];
+    let names = [
+        ("{topic}", "t"),
+        ("{queue}", "q"),
+        ("{redrive}", "1"),
+        ("{cache}", "c"),
+        ("{key}", "k"),
+        ("{group}", "g"),
+        ("{node}", "1"),
+    ];
     names.into_iter().fold(route.to_owned(), |path, (name, value)| path.replace(name, value))
 }
 

@@ -3,4 +3,5 @@
 mod caches;
 mod queues;
 mod security;
+mod nodes;
 mod vectors;

@@ -7,7 +7,7 @@
 use std::fmt::{Debug, Write as _};
 use std::path::PathBuf;
 
-use crate::{caches, queues, security};
+use crate::{caches, nodes, queues, security};
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::groups::{Assignor, GroupState, MemberState};
 use engine::{
@@ -199,6 +199,7 @@ fn requests() -> Vec<Vector> {
     values.extend(security::requests().into_iter().map(|(name, value)| (name, Request::Security(value))));
     values.extend(queues::requests().into_iter().map(|(name, value)| (name, Request::Queue(value))));
     values.extend(caches::requests().into_iter().map(|(name, value)| (name, Request::Cache(value))));
+    values.extend(nodes::requests().into_iter().map(|(name, value)| (name, Request::Cluster(value))));
     let encode = |(i, (name, value)): (usize, (&str, Request))| {
         let correlation = 0x0100_0000 + i as u32;
         let mut buf = BytesMut::new();
@@ -311,6 +312,7 @@ fn responses() -> Vec<Vector> {
         .chain(security)
         .chain(queues)
         .chain(caches::responses().into_iter().map(|(name, value)| (name.to_owned(), Response::Cache(value))))
+        .chain(nodes::responses().into_iter().map(|(name, value)| (name.to_owned(), Response::Cluster(value))))
         .enumerate()
         .map(|(i, (name, value))| encode(i, name, value))
         .collect()

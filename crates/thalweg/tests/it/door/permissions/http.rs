@@ -50,7 +50,7 @@ pub(super) async fn exchange(address: SocketAddr, login: Option<&str>, sent: &Se
 
 /// Returns an example of a route, whose path names the usual resources.
 fn route(call: &'static str, body: &str) -> Http {
-    let names = [("topic", "t"), ("queue", "q"), ("cache", "c"), ("group", "g"), ("key", "k"), ("redrive", "1")];
+    let names = [("topic", "t"), ("queue", "q"), ("cache", "c"), ("group", "g"), ("key", "k"), ("redrive", "1"), ("node", "1")];
     at(call, &names, body)
 }
 
@@ -70,6 +70,10 @@ fn of_topics() -> Vec<Http> {
         route("GET /healthz", ""),
         route("GET /readyz", ""),
         route("GET /metrics", ""),
+        route("GET /v1/cluster", ""),
+        route("POST /v1/cluster/tokens", ""),
+        route("POST /v1/cluster/leader", r#"{"node":1}"#),
+        route("DELETE /v1/cluster/nodes/{node}", ""),
         route("GET /v1/topics", "").showing("\"t\""),
         at("PUT /v1/topics/{topic}", &fresh, "{}").on("the topic", "fresh"),
         route("GET /v1/topics/{topic}", ""),

@@ -9,7 +9,7 @@ use engine::{Acks, Overflow, Start};
 use wire::groups::{Heartbeat, NewOffset, OffsetCommit, OffsetReset, Step};
 use wire::queues::{NewQueue, OutMessage, Receive};
 use wire::security::SecurityRequest;
-use wire::{CacheRequest, CacheResponse, GroupRequest, QueueRequest, Request, Response};
+use wire::{CacheRequest, CacheResponse, ClusterRequest, GroupRequest, QueueRequest, Request, Response};
 
 use super::{Answer, Example, Site, of_error};
 use crate::support::access::acls;
@@ -67,6 +67,10 @@ fn of_topics() -> Vec<Native> {
         then("topic_alter", Request::TopicAlter { topic: topic(), change: client::SettingsChange::default() }),
         then("records_delete", Request::RecordsDelete { topic: topic(), partition: 0, before: 0 }),
         then("stats", Request::Stats),
+        then("cluster: describe", Request::Cluster(ClusterRequest::Describe)),
+        then("cluster: issue a token", Request::Cluster(ClusterRequest::IssueToken { minutes: 60 })),
+        then("cluster: transfer the leadership", Request::Cluster(ClusterRequest::Transfer { to: 2 })),
+        then("cluster: remove a node", Request::Cluster(ClusterRequest::Remove { node: 2 })),
         then("init_producer", Request::InitProducer),
     ]
 }
