@@ -48,14 +48,25 @@ pub trait Nodes: Send + Sync {
     /// Passes the leadership to another node. Returns once that has begun; the leadership of this node ends soon after.
     fn transfer(&self, to: u64) -> Result<()>;
 
-    /// Returns the state of the cluster.
-    fn status(&self) -> Result<ClusterStatus>;
+    /// Returns the state of the cluster. By default, nodes are not operated through the broker: this and the operations
+    /// below fail with `unsupported`.
+    fn status(&self) -> Result<ClusterStatus> {
+        Err(not_operated())
+    }
 
     /// Removes a node, whose number is never given again. Returns once the removal is durable.
-    fn remove(&self, node: u64) -> Removing<'_>;
+    fn remove(&self, _node: u64) -> Removing<'_> {
+        Box::pin(async { Err(not_operated()) })
+    }
 
     /// Issues a token with which one node can join within a number of minutes.
-    fn issue_token(&self, minutes: u32) -> Result<JoinToken>;
+    fn issue_token(&self, _minutes: u32) -> Result<JoinToken> {
+        Err(not_operated())
+    }
+}
+
+fn not_operated() -> Error {
+    Error::new(ErrorKind::Unsupported, "the nodes of this cluster are not operated through its broker")
 }
 
 /// Facts about a node of the cluster.

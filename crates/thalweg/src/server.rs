@@ -1,11 +1,12 @@
 //! Server: workers, a broker and its doors, wired from top to bottom.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use broker::metrics::{Collect, Exposition};
@@ -296,45 +297,9 @@ impl Server {
     /// Adds the state of the process and its listeners to the broker's metrics.
     pub fn register_process_metrics(&self) {
         let workers = Arc::downgrade(self.process.workers());
-        let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
-        self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
-            let accept = net::accept::stats();
-            out.counter(
-                "thalweg_accepted_connections",
-                "TCP connections accepted from the system",
-                accept.accepted.load(Ordering::Relaxed),
-            )?;
-            out.counter("thalweg_accept_errors", "Failed accept calls", accept.failed.load(Ordering::Relaxed))?;
-            out.counter(
-                "thalweg_accept_shed",
-                "Connections closed because no file descriptor was left",
-                accept.shed.load(Ordering::Relaxed),
-            )?;
-            out.gauge(
-                "thalweg_outbox_bytes_high_water",
-                "Maximum number of unsent bytes of one connection so far",
-                net::outbox::bytes_high_water(),
-            )?;
-            if let Some(workers) = workers.upgrade() {
-                let rows: Vec<_> =
-                    workers.loads().into_iter().enumerate().map(|(i, n)| (i.to_string(), n as u64)).collect();
-                out.gauges("thalweg_worker_connections", "Connections of each worker thread", "worker", &rows)?;
-            }
-            let build = [[crate::VERSION.to_owned(), crate::COMMIT.to_owned()]];
-            out.facts("thalweg_build", "Version and commit of this program", ["version", "commit"], &build)?;
-            out.gauge_f64("process_start_time_seconds", "Start time of the server, in seconds since 1970", began_s)?;
-            if let Some(usage) = crate::server::process_usage() {
-                out.gauge("process_resident_memory_bytes", "Resident memory", usage.resident_bytes)?;
-                out.counter_f64("process_cpu_seconds", "CPU time, user and system", usage.cpu_seconds)?;
-                out.gauge("process_open_fds", "Open file descriptors", usage.open_files)?;
-                out.gauge(
-                    "process_max_fds",
-                    "Maximum number of open file descriptors",
-                    usage.files_max.min(i64::MAX as u64),
-                )?;
-            }
-            Ok(())
-        })));
+        began_s();
+        let collect = move |out: &mut Exposition<'_>| expose_process(&workers, out);
+        self.broker.register(Box::new(Collect(collect)));
     }
 
     /// Finishes requests in flight, within the deadline. Returns `false` if some were cut off, or if the broker did not
@@ -350,6 +315,52 @@ impl Server {
         }
         ended.is_clean() && is_safe.is_ok()
     }
+}
+
+/// Returns the time of the first call, at the start of the server, in seconds since 1970.
+fn began_s() -> f64 {
+    static BEGAN: OnceLock<f64> = OnceLock::new();
+    *BEGAN.get_or_init(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()))
+}
+
+/// Writes the metrics of the process.
+pub(crate) fn expose_process(workers: &Weak<Workers>, out: &mut Exposition<'_>) -> fmt::Result {
+    let accept = net::accept::stats();
+    out.counter(
+        "thalweg_accepted_connections",
+        "TCP connections accepted from the system",
+        accept.accepted.load(Ordering::Relaxed),
+    )?;
+    out.counter("thalweg_accept_errors", "Failed accept calls", accept.failed.load(Ordering::Relaxed))?;
+    out.counter(
+        "thalweg_accept_shed",
+        "Connections closed because no file descriptor was left",
+        accept.shed.load(Ordering::Relaxed),
+    )?;
+    out.gauge(
+        "thalweg_outbox_bytes_high_water",
+        "Maximum number of unsent bytes of one connection so far",
+        net::outbox::bytes_high_water(),
+    )?;
+    if let Some(workers) = workers.upgrade() {
+        let rows: Vec<_> =
+            workers.loads().into_iter().enumerate().map(|(i, n)| (i.to_string(), n as u64)).collect();
+        out.gauges("thalweg_worker_connections", "Connections of each worker thread", "worker", &rows)?;
+    }
+    let build = [[crate::VERSION.to_owned(), crate::COMMIT.to_owned()]];
+    out.facts("thalweg_build", "Version and commit of this program", ["version", "commit"], &build)?;
+    out.gauge_f64("process_start_time_seconds", "Start time of the server, in seconds since 1970", began_s())?;
+    if let Some(usage) = process_usage() {
+        out.gauge("process_resident_memory_bytes", "Resident memory", usage.resident_bytes)?;
+        out.counter_f64("process_cpu_seconds", "CPU time, user and system", usage.cpu_seconds)?;
+        out.gauge("process_open_fds", "Open file descriptors", usage.open_files)?;
+        out.gauge(
+            "process_max_fds",
+            "Maximum number of open file descriptors",
+            usage.files_max.min(i64::MAX as u64),
+        )?;
+    }
+    Ok(())
 }
 
 /// Starts a broker with its data directory, if it has one. The contents of the directory are recovered first.

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use consensus::{Change, Index, Members, NodeId, Point, Refused, Step, Term, Time};
 use engine::shard::ShardId;
@@ -46,6 +46,8 @@ const MANAGE_EVERY: Duration = Duration::from_millis(200);
 const CLOSE_LOOKS: u32 = 5;
 /// Maximum time for a change of the nodes to be committed.
 const COMMIT_TIME_MAX: Duration = Duration::from_secs(5);
+/// Maximum time that a new node waits for a leader.
+const ADMISSION_WAIT: Duration = Duration::from_secs(4);
 /// Pause after a catch-up that failed.
 const CATCH_UP_AGAIN: Duration = Duration::from_millis(500);
 /// Maximum time for a node to hand its leadership over.
@@ -118,6 +120,7 @@ pub struct Node {
     caught_up_bytes: AtomicU64,
     catch_ups: AtomicU64,
     elections: AtomicU64,
+    lease_waits: AtomicU64,
     is_stopped: Arc<AtomicBool>,
     clock_thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -150,6 +153,7 @@ impl Node {
             caught_up_bytes: AtomicU64::new(0),
             catch_ups: AtomicU64::new(0),
             elections: AtomicU64::new(0),
+            lease_waits: AtomicU64::new(0),
             is_stopped: Arc::default(),
             clock_thread: Mutex::default(),
         });
@@ -285,6 +289,7 @@ impl Node {
         if self.shard.may_serve() {
             return true;
         }
+        self.lease_waits.fetch_add(1, Ordering::Relaxed);
         let until = self.shard.now() + LEASE_WAIT_MAX.as_nanos() as u64;
         let mut waiting = self.leased.0.lock();
         while self.leads(term) && self.shard.failed().is_none() && self.shard.now() < until && !self.is_stopped.load(Ordering::Acquire) {
@@ -304,6 +309,11 @@ impl Node {
     /// Opens a stream to another node, for a client of this one.
     pub async fn splice(&self, to: NodeId, spliced: crate::link::Spliced) -> Result<Stream> {
         self.transport()?.open(to, Purpose::Splice(spliced)).await
+    }
+
+    /// Returns the state and the counts of the connections to other nodes.
+    pub fn transport_stats(&self) -> transport::Stats {
+        self.transport.get().map(|transport| transport.stats()).unwrap_or_default()
     }
 
     fn transport(&self) -> Result<&Arc<Transport>> {
@@ -372,8 +382,20 @@ impl Node {
         Token::issue(identity, &identity.advertise(), expires)
     }
 
-    /// Admits a new node, if this one leads.
+    /// Admits a new node, if this one leads. Without a leader, it waits for one: the first node may just have started.
     async fn admit(&self, candidate: Candidate) -> Result<Admission> {
+        let until = Instant::now() + ADMISSION_WAIT;
+        loop {
+            match self.try_admit(candidate.clone()).await {
+                Err(Error { kind: ErrorKind::Busy | ErrorKind::NotLeader, .. }) if Instant::now() < until => {
+                    tokio::time::sleep(TICK).await;
+                }
+                decided => return decided,
+            }
+        }
+    }
+
+    async fn try_admit(&self, candidate: Candidate) -> Result<Admission> {
         let roster = self.shard.roster();
         match self.stance().leader {
             Some(leader) if leader == self.own => {}

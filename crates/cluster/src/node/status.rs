@@ -47,6 +47,12 @@ pub struct Status {
     pub elections: u64,
     /// Bytes of records that wait for a majority.
     pub waiting_bytes: u64,
+    /// Bytes of the log that are in memory, for nodes that are a little behind.
+    pub held_bytes: u64,
+    /// Number of answers that waited because the lease of this leader had lapsed.
+    pub lease_waits: u64,
+    /// `true` if the node has left the cluster.
+    pub is_removed: bool,
     /// Number of times that this node fetched the state, and the bytes that it sent to others that did.
     pub catch_ups: u64,
     pub caught_up_bytes: u64,
@@ -83,6 +89,7 @@ impl Node {
                 silent_ms: u64::try_from(silent.as_millis()).unwrap_or(u64::MAX),
             }
         });
+        let (held_bytes, waiting_bytes) = self.shard.bytes();
         Status {
             cluster: format!("{:032x}", self.settings.identity.cluster()),
             node: self.own,
@@ -92,7 +99,10 @@ impl Node {
             applied: status.applied,
             nodes: nodes.collect(),
             elections: self.elections.load(Ordering::Relaxed),
-            waiting_bytes: self.shard.bytes().1,
+            waiting_bytes,
+            held_bytes,
+            lease_waits: self.lease_waits.load(Ordering::Relaxed),
+            is_removed: roster.nodes.get(&self.own).is_some_and(|member| member.is_removed),
             catch_ups: self.catch_ups.load(Ordering::Relaxed),
             caught_up_bytes: self.caught_up_bytes.load(Ordering::Relaxed),
             format: roster.format(),

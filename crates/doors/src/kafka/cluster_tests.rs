@@ -6,8 +6,7 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use broker::{Identity, Isolation, Leadership, Nodes, Removing, Wakes};
-use engine::cluster::{ClusterStatus, JoinToken, NodeStatus};
+use broker::{Identity, Isolation, Leadership, Nodes, Wakes};
 use engine::{Acks, BatchBuilder, Error, Result, TopicSettings};
 use storage::{RealDisk, Store, StoreSettings};
 use tokio::runtime::Handle;
@@ -91,27 +90,6 @@ impl Nodes for Fake {
         }
         self.transfers.lock().expect("no panic").push(to);
         Ok(())
-    }
-
-    fn status(&self) -> Result<ClusterStatus> {
-        let node = |of: NodeInfo| NodeStatus {
-            node: of.id,
-            is_leader: Some(of.id) == self.leader(),
-            is_voter: of.is_voter,
-            is_alive: of.is_alive,
-            silent_ms: Some(0),
-            ..NodeStatus::default()
-        };
-        let nodes = self.nodes().into_iter().map(node).collect();
-        Ok(ClusterStatus { leader: self.leader(), nodes, ..ClusterStatus::default() })
-    }
-
-    fn remove(&self, node: u64) -> Removing<'_> {
-        Box::pin(async move { self.status()?.check_removal(node) })
-    }
-
-    fn issue_token(&self, minutes: u32) -> Result<JoinToken> {
-        Ok(JoinToken::new(format!("token for {minutes} minutes")))
     }
 }
 

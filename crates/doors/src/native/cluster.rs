@@ -16,9 +16,8 @@ pub(super) fn describe(leadership: &Leadership) -> Cluster {
 mod tests {
     use std::sync::Arc;
 
-    use broker::{NodeInfo, Nodes, Removing};
+    use broker::{NodeInfo, Nodes};
     use engine::Result;
-    use engine::cluster::{ClusterStatus, JoinToken};
 
     use super::*;
 
@@ -34,18 +33,6 @@ mod tests {
 
         fn transfer(&self, _to: u64) -> Result<()> {
             Ok(())
-        }
-
-        fn status(&self) -> Result<ClusterStatus> {
-            Ok(ClusterStatus::default())
-        }
-
-        fn remove(&self, _node: u64) -> Removing<'_> {
-            Box::pin(async { Ok(()) })
-        }
-
-        fn issue_token(&self, _minutes: u32) -> Result<JoinToken> {
-            Ok(JoinToken::new("token".to_owned()))
         }
     }
 

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use client::cluster::{TOKEN_MINUTES, TOKEN_MINUTES_MAX};
+
+use super::Yes;
 
 /// Commands about the nodes of a cluster.
 #[derive(Subcommand)]
@@ -39,17 +42,89 @@ Examples:
         #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7402")]
         advertise: String,
     },
-    /// Print a token with which one new node can join; run it on the machine of a node
+    /// Show the nodes: which one leads, which are behind, and which are silent and since when
     #[command(after_help = "\
+Any node answers, since it asks the one that leads.
+
 Examples:
-  thalweg cluster token --data ./a
-  thalweg cluster token --data ./a | ssh other thalweg cluster join --data ./b --advertise 10.0.0.2:7402")]
+  thalweg cluster status
+  thalweg cluster status --json | jq '.nodes[] | select(.is_alive | not)'")]
+    Status,
+    /// Print a token with which one new node can join
+    #[command(after_help = "\
+A token is for one node. It is a secret until it is used or has expired.
+
+Examples:
+  thalweg cluster token                          the running cluster issues it
+  thalweg cluster token --data ./a               at a node, also if none runs
+  thalweg cluster token | ssh other thalweg cluster join --data ./b --advertise 10.0.0.2:7402")]
     Token {
-        /// Data directory of a node
+        /// Data directory of a node on this machine; by default the running cluster issues the token
         #[arg(long, value_name = "DIR")]
         data: Option<PathBuf>,
         /// Minutes for which the token is valid
-        #[arg(long, value_name = "MINUTES", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=10_080))]
-        minutes: u64,
+        #[arg(
+            long,
+            value_name = "MINUTES",
+            default_value_t = TOKEN_MINUTES,
+            value_parser = clap::value_parser!(u32).range(1..=i64::from(TOKEN_MINUTES_MAX))
+        )]
+        minutes: u32,
+    },
+    /// Have a node lead, and wait until it does
+    #[command(after_help = "\
+Clients of the leader are disconnected, and connect again to the next one.
+
+Examples:
+  thalweg cluster transfer 2")]
+    Transfer {
+        /// Number of the node, which must vote and answer
+        node: u64,
+    },
+    /// Have another node lead, if this one does, for instance before a restart
+    #[command(after_help = "\
+The node stays in the cluster, and may lead again later. A node that is stopped with a signal does this by itself.
+
+Examples:
+  thalweg cluster drain 1")]
+    Drain {
+        /// Number of the node
+        node: u64,
+    },
+    /// Remove a node from the cluster for good
+    #[command(after_help = "\
+Its number is never given again, and its directory cannot come back. It is refused if the nodes that
+stay have no majority that answers.
+
+Examples:
+  thalweg cluster leave 3
+  thalweg cluster leave 3 --yes                  without a question")]
+    Leave {
+        /// Number of the node
+        node: u64,
+        #[command(flatten)]
+        yes: Yes,
+    },
+    /// Remove a node that is lost, and print a token for the one that replaces it
+    #[command(after_help = "\
+For a node whose disk or machine is gone. It is refused if the node answers: use `thalweg cluster
+leave` then.
+
+Examples:
+  thalweg cluster replace 3
+  thalweg cluster join thalweg-join-... --data ./d --advertise 10.0.0.3:7402")]
+    Replace {
+        /// Number of the lost node
+        node: u64,
+        /// Minutes for which the token is valid
+        #[arg(
+            long,
+            value_name = "MINUTES",
+            default_value_t = TOKEN_MINUTES,
+            value_parser = clap::value_parser!(u32).range(1..=i64::from(TOKEN_MINUTES_MAX))
+        )]
+        minutes: u32,
+        #[command(flatten)]
+        yes: Yes,
     },
 }

@@ -2,7 +2,9 @@
 //! leads.
 
 mod gateway;
+mod metrics;
 mod nodes;
+mod own;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,6 +13,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use broker::metrics::{Collect, Exposition};
 use broker::{Broker, Door, Leadership};
 use cluster::identity::Identity;
 use cluster::link::Spliced;
@@ -29,6 +32,7 @@ use crate::process::{Process, Starting};
 use crate::server::Server;
 use gateway::Gateway;
 use nodes::OfNode;
+use own::Own;
 
 /// Time after the end of a leadership in which everything of its broker has to be gone.
 const BROKER_GONE_MAX: Duration = Duration::from_secs(10);
@@ -87,6 +91,8 @@ pub struct NodeServer {
     process: Arc<Process>,
     gateway: Arc<Gateway>,
     serving: Arc<Mutex<Option<Server>>>,
+    /// Address at which the node answers for itself, if it does.
+    status_address: Option<SocketAddr>,
     shutdown: Shutdown,
     shutdown_timeout: Duration,
 }
@@ -111,14 +117,20 @@ impl NodeServer {
         };
         node.set_doors(doors_of(config, &process, &identity));
         let gateway = Gateway::new(node.clone(), forwards.clone());
-        let server = Self {
+        let mut server = Self {
             node: node.clone(),
             process: process.clone(),
             gateway: gateway.clone(),
             serving: Arc::default(),
+            status_address: None,
             shutdown: Shutdown::default(),
             shutdown_timeout: config.server().shutdown_timeout,
         };
+        if let Some(address) = config.address("cluster_status").map_err(io::Error::other)? {
+            let (node, process, gateway) = (node.clone(), process.clone(), gateway.clone());
+            let own = Own { node, process, gateway, serving: server.serving.clone() };
+            server.status_address = Some(own.serve(address, server.shutdown.drain())?);
+        }
         let first = server.accept()?;
         let serving = server.serving.clone();
         let config = config.clone();
@@ -138,6 +150,11 @@ impl NodeServer {
     /// Returns the node.
     pub fn node(&self) -> &Arc<Node> {
         &self.node
+    }
+
+    /// Returns the address at which the node answers for itself; `None` if it does not.
+    pub fn status_address(&self) -> Option<SocketAddr> {
+        self.status_address
     }
 
     /// Returns the bound address of a door; `None` if it is off.
@@ -240,6 +257,9 @@ impl Leading {
         let gate = Arc::new(Lease { node: Arc::downgrade(&self.node), term });
         let server = Server::open(&self.config, self.process.clone(), broker, Some(gate)).await?;
         server.register_process_metrics();
+        let (node, gateway) = (self.node.clone(), self.gateway.clone());
+        let collect = move |out: &mut Exposition<'_>| metrics::expose(&node, &gateway, out);
+        server.broker.register(Box::new(Collect(collect)));
         self.forwards.set(server.forwards().clone());
         *self.serving.lock() = Some(server);
         Ok(())

@@ -1,10 +1,11 @@
 //! The nodes of the cluster, as the broker of the leader sees them.
 
 use std::sync::{Arc, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use broker::{Door, NodeInfo, Nodes};
-use cluster::node::{Node, NodeStatus};
+use broker::{Door, NodeInfo, Nodes, Removing};
+use cluster::node::{Node, NodeStatus, Status};
+use engine::cluster::{ClusterStatus, JoinToken};
 use engine::{Error, ErrorKind, Result};
 
 /// Bytes that stand for one entry of the log, of which only the number is known.
@@ -33,6 +34,49 @@ impl Nodes for OfNode {
 
     fn transfer(&self, to: u64) -> Result<()> {
         self.node()?.transfer(to)
+    }
+
+    fn status(&self) -> Result<ClusterStatus> {
+        Ok(shown(self.node()?.status()))
+    }
+
+    fn remove(&self, node: u64) -> Removing<'_> {
+        Box::pin(async move { self.node()?.remove(node).await })
+    }
+
+    fn issue_token(&self, minutes: u32) -> Result<JoinToken> {
+        let expires = SystemTime::now() + Duration::from_secs(60 * u64::from(minutes));
+        Ok(JoinToken::new(self.node()?.issue_token(expires)?.reveal()))
+    }
+}
+
+/// Returns the state of the cluster for operators.
+pub(super) fn shown(status: Status) -> ClusterStatus {
+    let node = |of: NodeStatus| engine::cluster::NodeStatus {
+        node: of.node,
+        address: of.address,
+        program: of.program,
+        doors: of.doors.into_iter().collect(),
+        is_leader: of.is_leader,
+        is_voter: of.is_voter,
+        is_alive: of.is_alive,
+        is_catching_up: of.is_catching_up,
+        behind: of.behind,
+        silent_ms: (of.silent_ms < u64::MAX).then_some(of.silent_ms),
+    };
+    ClusterStatus {
+        cluster: status.cluster,
+        node: status.node,
+        leader: status.leader,
+        term: status.term,
+        committed: status.committed,
+        applied: status.applied,
+        elections: status.elections,
+        waiting_bytes: status.waiting_bytes,
+        catch_ups: status.catch_ups,
+        caught_up_bytes: status.caught_up_bytes,
+        format: status.format,
+        nodes: status.nodes.into_iter().map(node).collect(),
     }
 }
 

@@ -93,12 +93,14 @@ impl Running {
         {
             return Ok(Self::Node(Box::new(NodeServer::start(config, &data, identity).await?)));
         }
-        if config.address("cluster")?.is_some() {
-            return Err(Failure::new(
-                USAGE,
-                "cluster is set, but the data directory is not one of a node: run `thalweg cluster init` or \
-                 `thalweg cluster join` first",
-            ));
+        for key in ["cluster", "cluster_status"] {
+            if config.address(key)?.is_some() {
+                let message = format!(
+                    "{key} is set, but the data directory is not one of a node: run `thalweg cluster init` or `thalweg \
+                     cluster join` first"
+                );
+                return Err(Failure::new(USAGE, message));
+            }
         }
         let server = Server::start(config).await?;
         server.register_process_metrics();
@@ -151,6 +153,9 @@ fn banner(config: &Config, server: &Running) {
         let identity = node.node().identity();
         let (own, cluster) = (identity.node(), identity.cluster());
         line(&format!("  node    {own} of the cluster {cluster:032x}, for other nodes at {}", identity.advertise()));
+        if let Some(address) = node.status_address() {
+            line(&format!("  status  http://{address}/readyz for this node alone, and /metrics"));
+        }
     }
     match config.data() {
         Some(data) => line(&format!("  data    {}", data.display())),

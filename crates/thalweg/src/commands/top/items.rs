@@ -1,4 +1,4 @@
-//! Named items of a broker, as lists for the screen: topics, queues, consumer groups, caches and doors.
+//! Named items of a broker, as lists for the screen: topics, queues, consumer groups, caches, doors and nodes.
 
 use std::collections::HashMap;
 
@@ -22,11 +22,13 @@ pub enum List {
     Groups,
     Caches,
     Doors,
+    Nodes,
     Lanes,
 }
 
 impl List {
-    pub const ALL: [Self; 6] = [Self::Topics, Self::Queues, Self::Groups, Self::Caches, Self::Doors, Self::Lanes];
+    pub const ALL: [Self; 7] =
+        [Self::Topics, Self::Queues, Self::Groups, Self::Caches, Self::Doors, Self::Nodes, Self::Lanes];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -35,6 +37,7 @@ impl List {
             Self::Groups => "groups",
             Self::Caches => "caches",
             Self::Doors => "doors",
+            Self::Nodes => "nodes",
             Self::Lanes => "lanes",
         }
     }
@@ -57,6 +60,17 @@ pub struct Items {
     caches: Vec<CacheStatus>,
     /// Name, address, open connections and requests since startup.
     doors: Vec<(String, String, f64, f64)>,
+    nodes: Vec<Node>,
+}
+
+/// Node of the cluster that the broker leads.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Node {
+    node: String,
+    role: &'static str,
+    is_alive: bool,
+    /// Entries of the log that it does not have yet.
+    behind: u64,
 }
 
 /// List as it is shown, the busiest items first.
@@ -78,6 +92,7 @@ impl Items {
             groups: client.list_groups().await?,
             caches: client.list_caches().await?,
             doors: doors(samples),
+            nodes: nodes(samples),
         })
     }
 
@@ -89,6 +104,7 @@ impl Items {
             List::Groups => self.group_rows(),
             List::Caches => self.cache_rows(),
             List::Doors => self.door_rows(before, elapsed_s),
+            List::Nodes => self.node_rows(),
             List::Lanes => Rows::default(),
         }
     }
@@ -176,6 +192,20 @@ impl Items {
         Rows { columns, rows: self.doors.iter().map(row).collect(), total: self.doors.len() }
     }
 
+    fn node_rows(&self) -> Rows {
+        let row = |node: &Node| {
+            let state = if node.is_alive { "answers" } else { "silent" };
+            vec![node.node.clone(), node.role.to_owned(), state.to_owned(), count(node.behind as f64)]
+        };
+        let columns = &["node", "role", "state", "behind"];
+        Rows { columns, rows: self.nodes.iter().take(ROWS_MAX).map(row).collect(), total: self.nodes.len() }
+    }
+
+    /// Returns `true` if the broker leads a cluster.
+    pub fn has_nodes(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
     /// Returns the lists as JSON, with unformatted numbers.
     pub fn to_json(&self) -> Value {
         let topic = |topic: &TopicInfo| {
@@ -223,12 +253,21 @@ impl Items {
                 "requests": *requests as u64,
             })
         };
+        let node = |node: &Node| {
+            json!({
+                "node": node.node.parse::<u64>().ok(),
+                "role": node.role,
+                "is_alive": node.is_alive,
+                "behind": node.behind,
+            })
+        };
         json!({
             "topics": self.topics.iter().map(topic).collect::<Vec<_>>(),
             "queues": self.queues.iter().map(queue).collect::<Vec<_>>(),
             "groups": self.groups.iter().map(group).collect::<Vec<_>>(),
             "caches": self.caches.iter().map(cache).collect::<Vec<_>>(),
             "doors": self.doors.iter().map(door).collect::<Vec<_>>(),
+            "nodes": self.nodes.iter().map(node).collect::<Vec<_>>(),
         })
     }
 }
@@ -257,6 +296,25 @@ fn doors(samples: &Samples) -> Vec<(String, String, f64, f64)> {
         (door, label(labels, "address"), connections, requests)
     };
     samples.named("thalweg_door").map(|sample| of(&sample.labels)).collect()
+}
+
+fn nodes(samples: &Samples) -> Vec<Node> {
+    let of = |name: &str, node: &str| {
+        let sample = samples.named(name).find(|sample| sample.label("node") == node);
+        sample.map_or(0, |sample| sample.value as u64)
+    };
+    let leader = samples.value("thalweg_cluster_node").map(|node| (node as u64).to_string());
+    let alive = samples.named("thalweg_cluster_node_alive").map(|sample| {
+        let node = sample.label("node").to_owned();
+        let role = match of("thalweg_cluster_node_voter", &node) {
+            _ if Some(&node) == leader.as_ref() => "leader",
+            0 => "learner",
+            _ => "voter",
+        };
+        let behind = of("thalweg_cluster_node_behind", &node);
+        Node { node, role, is_alive: sample.value > 0.0, behind }
+    });
+    alive.collect()
 }
 
 #[cfg(test)]
@@ -299,6 +357,22 @@ pub mod tests {
     fn doors_have_addresses_and_rates() {
         let rows = items(3000).rows(List::Doors, &items(1000), 2.0, 0);
         assert_eq!(rows.rows, [["http", "127.0.0.1:7401", "3", "1000/s"], ["kafka", "127.0.0.1:9092", "0", "0/s"]]);
+    }
+
+    #[test]
+    fn nodes_have_roles() {
+        let text = "thalweg_cluster_node 2\n\
+                    thalweg_cluster_node_alive{node=\"1\"} 0\nthalweg_cluster_node_voter{node=\"1\"} 1\n\
+                    thalweg_cluster_node_behind{node=\"1\"} 1500\n\
+                    thalweg_cluster_node_alive{node=\"2\"} 1\nthalweg_cluster_node_voter{node=\"2\"} 1\n\
+                    thalweg_cluster_node_alive{node=\"3\"} 1\nthalweg_cluster_node_voter{node=\"3\"} 0\n";
+        let items = Items { nodes: nodes(&Samples::parse(text)), ..Items::default() };
+        let rows = items.rows(List::Nodes, &Items::default(), 1.0, 0).rows;
+        assert_eq!(rows[0], ["1", "voter", "silent", "1500"]);
+        assert_eq!(rows[1], ["2", "leader", "answers", "0"]);
+        assert_eq!(rows[2], ["3", "learner", "answers", "0"]);
+        assert!(items.has_nodes() && !Items::default().has_nodes());
+        assert_eq!(items.to_json()["nodes"][0], json!({ "node": 1, "role": "voter", "is_alive": false, "behind": 1500 }));
     }
 
     #[test]

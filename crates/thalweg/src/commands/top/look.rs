@@ -149,6 +149,8 @@ pub(super) struct View {
     /// Share of one core.
     pub cpu_share: Option<f64>,
     pub resident_bytes: Option<f64>,
+    /// `true` if the broker leads a cluster.
+    pub has_nodes: bool,
     /// Lists in their order; the list of lanes is empty.
     pub lists: Vec<Rows>,
     items: Items,
@@ -193,6 +195,7 @@ impl View {
                 _ => None,
             },
             resident_bytes: now.resident_bytes,
+            has_nodes: now.items.has_nodes(),
             lists: List::ALL.map(|list| now.items.rows(list, &before.items, seconds, now.at_ms)).to_vec(),
             items: now.items.clone(),
         })

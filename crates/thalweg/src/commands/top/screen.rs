@@ -204,11 +204,14 @@ fn draw_lists(frame: &mut Frame, area: Rect, board: &Board) {
         return draw_list(frame, area, board, board.list, Line::from(title));
     }
     let halves: [Rect; 2] = Layout::vertical([Constraint::Fill(1); 2]).areas(area);
-    // The names of columns are cut off first: topics and lanes have the most columns.
-    let shares = [[5, 4, 4], [4, 4, 5]].map(|row: [u16; 3]| row.map(Constraint::Fill));
-    for ((half, lists), shares) in halves.into_iter().zip(List::ALL.chunks(3)).zip(shares) {
-        let parts: [Rect; 3] = Layout::horizontal(shares).areas(half);
-        for (part, list) in parts.into_iter().zip(lists) {
+    // The names of columns are cut off first: topics and lanes have the most columns. A broker alone has no nodes.
+    let has_nodes = board.view.as_ref().is_some_and(|view| view.has_nodes);
+    let (upper, lower) = List::ALL.split_at(3);
+    let shares: [&[u16]; 2] = [&[5, 4, 4], if has_nodes { &[4, 4, 3, 5] } else { &[4, 4, 5] }];
+    for ((half, lists), shares) in halves.into_iter().zip([upper, lower]).zip(shares) {
+        let lists = lists.iter().filter(|list| **list != List::Nodes || has_nodes);
+        let parts = Layout::horizontal(shares.iter().copied().map(Constraint::Fill)).split(half);
+        for (part, list) in parts.iter().copied().zip(lists) {
             let title = Line::from(format!(" {} ", list.name())).style(Style::new().bold());
             draw_list(frame, part, board, *list, title);
         }
@@ -286,7 +289,7 @@ fn draw_lanes(frame: &mut Frame, area: Rect, view: Option<&View>, title: Line<'_
 }
 
 fn draw_foot(frame: &mut Frame, area: Rect) {
-    let keys = [("q", "quit"), ("p", "pause"), ("+", "slower"), ("-", "faster"), ("Tab 1-6", "list")];
+    let keys = [("q", "quit"), ("p", "pause"), ("+", "slower"), ("-", "faster"), ("Tab 1-7", "list")];
     let spans = keys.iter().flat_map(|(key, what)| {
         [Span::from(format!(" {key} ")).add_modifier(Modifier::REVERSED), Span::styled(format!(" {what}  "), DIM)]
     });
@@ -392,6 +395,7 @@ mod tests {
             (List::Groups, "no groups"),
             (List::Caches, "no caches"),
             (List::Doors, "127.0.0.1:7401"),
+            (List::Nodes, "no nodes"),
             (List::Lanes, "enqueued/s"),
         ] {
             board.list = list;

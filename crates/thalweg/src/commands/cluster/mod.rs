@@ -1,5 +1,7 @@
 //! `thalweg cluster`: found a cluster, join one, and look after its nodes.
 
+mod nodes;
+
 use std::io::{BufRead, stdin};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,24 +14,37 @@ use storage::{RealDisk, Store};
 use thalweg::VERSION;
 use thalweg::config::Config;
 
-use super::user::say;
+use super::user::{on, say};
 use crate::args::{Cluster, Global};
 use crate::block_on;
-use crate::load_without_context;
+use crate::{load, load_without_context};
 use crate::output::{FAILED, Failure, Result, USAGE};
 
 pub fn run(global: &Global, command: Cluster) -> Result {
-    let config = load_without_context(global, Vec::new())?;
+    let offline = || load_without_context(global, Vec::new());
+    let running = || load(global, Vec::new());
     match command {
-        Cluster::Init { data, advertise } => init(&config, &directory(&config, data)?, &advertise, global.json),
+        Cluster::Init { data, advertise } => {
+            let config = offline()?;
+            init(&config, &directory(&config, data)?, &advertise, global.json)
+        }
         Cluster::Join { token, data, advertise } => {
             let token = match token {
                 Some(token) => token,
                 None => stdin().lock().lines().next().transpose()?.unwrap_or_default(),
             };
-            join(token.trim(), &directory(&config, data)?, &advertise, global.json)
+            join(token.trim(), &directory(&offline()?, data)?, &advertise, global.json)
         }
-        Cluster::Token { data, minutes } => token(&directory(&config, data)?, minutes, global.json),
+        Cluster::Token { data: Some(data), minutes } => token(&data, minutes, global.json),
+        Cluster::Token { data: None, minutes } => {
+            let token = on(&running()?, async |client| client.issue_join_token(minutes).await)?;
+            say(global.json, json!({ "token": token.reveal(), "minutes": minutes }), token.reveal())
+        }
+        Cluster::Status => nodes::status(&running()?, global.json),
+        Cluster::Transfer { node } => nodes::transfer(&running()?, node, global.json),
+        Cluster::Drain { node } => nodes::drain(&running()?, node, global.json),
+        Cluster::Leave { node, yes } => nodes::leave(&running()?, node, yes, global.json),
+        Cluster::Replace { node, minutes, yes } => nodes::replace(&running()?, node, minutes, yes, global.json),
     }
 }
 
@@ -57,12 +72,12 @@ fn init(config: &Config, data: &Path, advertise: &str, is_json: bool) -> Result 
     say(is_json, json!({ "cluster": cluster, "node": identity.node(), "advertise": advertise, "data": data }), &text)
 }
 
-fn token(data: &Path, minutes: u64, is_json: bool) -> Result {
+fn token(data: &Path, minutes: u32, is_json: bool) -> Result {
     let Some(identity) = Identity::load(data)? else {
         let shown = data.display();
         return Err(Failure::new(FAILED, format!("{shown} is not the directory of a node: thalweg cluster init")));
     };
-    let expires = SystemTime::now() + Duration::from_secs(60 * minutes);
+    let expires = SystemTime::now() + Duration::from_secs(60 * u64::from(minutes));
     let token = Token::issue(&identity, &identity.advertise(), expires)?.reveal();
     say(is_json, json!({ "token": token, "minutes": minutes }), &token)
 }

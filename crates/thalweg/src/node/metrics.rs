@@ -1,0 +1,95 @@
+//! Metrics of a node: its part in the cluster, its connections to other nodes, and the clients that it hands over.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+
+use broker::metrics::Exposition;
+use cluster::node::{Node, Status};
+use cluster::transport::PeerStats;
+
+use super::gateway::Gateway;
+
+/// Writes the metrics that each node has, whether it leads or not.
+pub(super) fn expose(node: &Node, gateway: &Gateway, out: &mut Exposition<'_>) -> fmt::Result {
+    let status = node.status();
+    expose_log(&status, out)?;
+    expose_links(node, out)?;
+    expose_gateway(gateway, out)?;
+    let behind: Vec<_> = status.nodes.iter().map(|of| (of.node.to_string(), of.behind)).collect();
+    out.gauges(
+        "thalweg_cluster_node_behind",
+        "Entries of the log that a node does not have on disk yet, as the leader knows it",
+        "node",
+        &behind,
+    )
+}
+
+/// Writes the metrics that a leader has from its broker.
+pub(super) fn expose_role(node: &Node, out: &mut Exposition<'_>) -> fmt::Result {
+    let status = node.status();
+    out.gauge("thalweg_cluster_term", "Term of the newest election", status.term)?;
+    out.gauge("thalweg_cluster_node", "Number of this node", status.node)
+}
+
+fn expose_log(status: &Status, out: &mut Exposition<'_>) -> fmt::Result {
+    out.gauge("thalweg_cluster_leader", "Number of the node that leads; 0 if none is known", status.leader.unwrap_or(0))?;
+    out.gauge("thalweg_cluster_nodes", "Nodes of the cluster", status.nodes.len() as u64)?;
+    let is_failed = status.failed.is_some();
+    out.gauge("thalweg_cluster_failed", "1: this node takes no part until it is restarted", is_failed.into())?;
+    out.gauge("thalweg_cluster_committed", "Last entry of the log that a majority has on disk", status.committed)?;
+    out.gauge("thalweg_cluster_applied", "Last entry of the log that this node has applied", status.applied)?;
+    out.counter("thalweg_cluster_elections", "Elections that this node has won", status.elections)?;
+    out.gauge("thalweg_cluster_waiting_bytes", "Bytes of records that wait for a majority", status.waiting_bytes)?;
+    out.gauge("thalweg_cluster_held_bytes", "Bytes of the log in memory for other nodes", status.held_bytes)?;
+    let help = "Answers that waited because the lease of this leader had lapsed";
+    out.counter("thalweg_cluster_lease_waits", help, status.lease_waits)?;
+    out.counter("thalweg_cluster_catch_ups", "Times that this node fetched the state", status.catch_ups)?;
+    let help = "Bytes of records that this node sent to nodes that fetched the state";
+    out.counter("thalweg_cluster_caught_up_bytes", help, status.caught_up_bytes)
+}
+
+fn expose_links(node: &Node, out: &mut Exposition<'_>) -> fmt::Result {
+    let stats = node.transport_stats();
+    let rows = |value: fn(&PeerStats) -> u64| -> Vec<(String, u64)> {
+        stats.peers.iter().map(|peer| (peer.node.to_string(), value(peer))).collect()
+    };
+    let gauges: [(&str, &str, fn(&PeerStats) -> u64); 2] = [
+        ("connected", "1: the other node is connected", |peer| peer.is_connected.into()),
+        ("queued_bytes", "Bytes that wait for the connection to the other node", |peer| peer.queued_bytes),
+    ];
+    for (what, help, value) in gauges {
+        out.gauges(&format!("thalweg_cluster_peer_{what}"), help, "node", &rows(value))?;
+    }
+    let counters: [(&str, &str, fn(&PeerStats) -> u64); 6] = [
+        ("sent_bytes", "Bytes sent to the other node", |peer| peer.sent_bytes),
+        ("received_bytes", "Bytes received from the other node", |peer| peer.received_bytes),
+        ("links", "Times that the other node was connected", |peer| peer.links),
+        ("full_drops", "Messages dropped because the queue was full", |peer| peer.full_drops),
+        ("too_large_drops", "Messages dropped because an entry was too large", |peer| peer.too_large_drops),
+        ("disconnected_drops", "Messages dropped without a connection", |peer| peer.disconnected_drops),
+    ];
+    for (what, help, value) in counters {
+        out.counters(&format!("thalweg_cluster_peer_{what}"), help, "node", &rows(value))?;
+    }
+    let help = "Connections of nodes that ended before both sides knew each other";
+    out.counter("thalweg_cluster_failed_handshakes", help, stats.failed_handshakes)?;
+    let help = "Connections of nodes that were refused for what they are";
+    out.counter("thalweg_cluster_refused_connections", help, stats.refused)?;
+    out.gauge("thalweg_cluster_catch_up_streams", "Open streams of nodes that ask this one", stats.bulk_streams)?;
+    out.gauge("thalweg_cluster_splices", "Open connections of clients of other nodes", stats.splices)
+}
+
+fn expose_gateway(gateway: &Gateway, out: &mut Exposition<'_>) -> fmt::Result {
+    let counts = gateway.counts();
+    let open = gateway.open() as u64;
+    out.gauge("thalweg_cluster_gateway_connections", "Open connections of clients handed over to the leader", open)?;
+    let counters = [
+        ("handed_over", "Connections of clients handed over to the leader", &counts.handed_over),
+        ("without_leader", "Connections of clients that found no leader", &counts.without_leader),
+        ("refused", "Connections of clients refused at the limit", &counts.refused),
+    ];
+    for (what, help, count) in counters {
+        out.counter(&format!("thalweg_cluster_gateway_{what}"), help, count.load(Ordering::Relaxed))?;
+    }
+    Ok(())
+}
