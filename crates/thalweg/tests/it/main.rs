@@ -11,3 +11,4 @@ mod cache;
 mod door;
 mod cli;
 mod server;
+mod cluster;

@@ -7,6 +7,7 @@ pub mod raw;
 pub mod proxy;
 pub mod bystander;
 pub mod access;
+pub mod cluster;
 #[path = "../../../../net/tests/it/certificates.rs"]
 #[expect(dead_code, reason = "the tests of the runtime need more of it")]
 pub mod certificates;

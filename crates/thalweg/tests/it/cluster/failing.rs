@@ -1,0 +1,113 @@
+//! Nodes that are killed, and clients that go on.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::cluster::{Cluster, http};
+use crate::support::server::{PATIENCE, until, within};
+
+/// Time within which clients get an answer without a leader.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Publishes a value at one node after the other, until one acknowledges it.
+async fn publish(cluster: &Cluster, value: u64) {
+    let body = json!({ "records": [{ "value": value.to_string() }] }).to_string();
+    let begin = Instant::now();
+    for node in cluster.running().iter().cycle() {
+        let answer = http(cluster.door(*node, "http"), "POST", "/v1/topics/orders/records", &body).await;
+        if let Some((200, _)) = answer {
+            return;
+        }
+        assert!(begin.elapsed() < PATIENCE, "value {value}: {answer:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Returns the values that a node shows.
+async fn values(cluster: &Cluster, node: u64) -> BTreeSet<u64> {
+    let path = "/v1/topics/orders/records?offset=earliest&max_records=1000";
+    let (status, answer) = cluster.http(node, "GET", path, &Value::Null).await;
+    assert_eq!(status, 200, "{answer}");
+    let records = answer["records"].as_array().expect("records").iter();
+    records.map(|record| record["value"].as_str().and_then(|text| text.parse().ok()).expect("a number")).collect()
+}
+
+async fn create_topic(cluster: &Cluster) {
+    let node = cluster.leader().await;
+    let (status, answer) = cluster.http(node, "PUT", "/v1/topics/orders", &json!({})).await;
+    assert_eq!(status, 201, "{answer}");
+}
+
+#[tokio::test]
+async fn nothing_acknowledged_is_lost_when_leaders_are_killed_and_return() {
+    let mut cluster = Cluster::start(3).await;
+    create_topic(&cluster).await;
+    let mut next = 0;
+    for _ in 0..2 {
+        let leader = cluster.leader().await;
+        for _ in 0..20 {
+            publish(&cluster, next).await;
+            next += 1;
+        }
+        cluster.kill(leader);
+        for _ in 0..20 {
+            publish(&cluster, next).await;
+            next += 1;
+        }
+        assert_ne!(cluster.leader().await, leader);
+        cluster.restart(leader);
+        until("the node that returns", async || cluster.own(leader, "/readyz").await.0 == 200).await;
+    }
+    for node in cluster.running() {
+        assert_eq!(values(&cluster, node).await, (0..next).collect(), "node {node}");
+    }
+    let status = cluster.on(cluster.running()[0], &["cluster", "status", "--json"]).json();
+    let nodes = status["nodes"].as_array().expect("nodes");
+    assert!(nodes.iter().all(|of| of["is_alive"] == true && of["is_voter"] == true), "{status}");
+}
+
+/// Reads what a Redis door sends before it closes the connection.
+async fn redis(cluster: &Cluster, node: u64) -> String {
+    let mut stream = TcpStream::connect(cluster.door(node, "redis")).await.expect("connected");
+    stream.write_all(b"PING\r\n").await.expect("sent");
+    let mut answer = vec![0; 256];
+    let read = within("an answer", stream.read(&mut answer)).await.expect("an answer");
+    String::from_utf8_lossy(&answer[..read]).into_owned()
+}
+
+#[tokio::test]
+async fn without_a_majority_clients_get_a_clear_error_until_it_is_back() {
+    let mut cluster = Cluster::start(3).await;
+    create_topic(&cluster).await;
+    publish(&cluster, 1).await;
+    let leader = cluster.leader().await;
+    let followers = cluster.followers().await;
+    // The leader is left, and later a follower: neither may answer alone.
+    cluster.kill(followers[0]);
+    cluster.kill(followers[1]);
+    until("the end of the leadership", async || cluster.own(leader, "/readyz").await.0 == 503).await;
+    let (_, why) = cluster.own(leader, "/readyz").await;
+    assert!(why.starts_with("not ready\nnode "), "{why}");
+    assert_eq!(cluster.own(leader, "/healthz").await.0, 200, "a restart would not help");
+
+    until("the answer without a leader", async || {
+        let begin = Instant::now();
+        let answer = http(cluster.door(leader, "http"), "GET", "/v1/topics", "").await;
+        assert!(begin.elapsed() < SOON, "{answer:?} after {:?}", begin.elapsed());
+        matches!(answer, Some((503, text)) if text.contains("no leader"))
+    })
+    .await;
+    let begin = Instant::now();
+    let answer = redis(&cluster, leader).await;
+    assert!(answer.starts_with("-CLUSTERDOWN "), "{answer}");
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+
+    cluster.restart(followers[0]);
+    publish(&cluster, 2).await;
+    assert_eq!(values(&cluster, leader).await, [1, 2].into());
+    assert_eq!(redis(&cluster, followers[0]).await, "+PONG\r\n");
+}

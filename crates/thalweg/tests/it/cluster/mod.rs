@@ -1,0 +1,5 @@
+//! Clusters of several nodes.
+
+mod doors;
+mod failing;
+mod operating;

@@ -1,0 +1,124 @@
+//! The commands with which operators look after a cluster.
+
+use serde_json::{Value, json};
+
+use crate::support::cluster::Cluster;
+use crate::support::command::on;
+use crate::support::server::{Server, until};
+
+/// Returns the state of the cluster, as the command shows it.
+fn status(cluster: &Cluster) -> Value {
+    cluster.on(cluster.running()[0], &["cluster", "status", "--json"]).json()
+}
+
+/// Returns the numbers of the nodes, in their order.
+fn nodes(status: &Value) -> Vec<u64> {
+    status["nodes"].as_array().expect("nodes").iter().map(|of| of["node"].as_u64().expect("a number")).collect()
+}
+
+#[tokio::test]
+async fn a_cluster_is_shown_with_its_nodes_and_changes_its_leader_on_demand() {
+    let cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let [one, other] = cluster.followers().await[..] else { panic!("two followers") };
+    let shown = status(&cluster);
+    assert_eq!((&shown["leader"], nodes(&shown)), (&json!(leader), vec![1, 2, 3]));
+    for of in shown["nodes"].as_array().expect("nodes") {
+        assert_eq!((&of["is_voter"], &of["is_alive"], &of["program"]), (&json!(true), &json!(true), &json!(env!("CARGO_PKG_VERSION"))));
+        assert!(of["doors"]["kafka"].as_str().is_some_and(|at| at.starts_with("127.0.0.1:")), "{of}");
+    }
+    let text = cluster.on(one, &["cluster", "status"]).ok();
+    assert!(text.contains(&format!("node {leader} leads in term ")), "{text}");
+    assert!(text.contains("3 of 3 voters answer: 1 node may fail"), "{text}");
+    let (code, over_http) = cluster.http(one, "GET", "/v1/cluster", &Value::Null).await;
+    assert_eq!((code, &over_http["leader"], nodes(&over_http)), (200, &json!(leader), vec![1, 2, 3]));
+
+    let said = cluster.on(one, &["cluster", "transfer", &other.to_string()]).ok();
+    assert!(said.starts_with(&format!("node {other} leads in term ")), "{said}");
+    assert_eq!(cluster.leader().await, other);
+    let said = cluster.on(one, &["cluster", "transfer", &other.to_string()]).ok();
+    assert_eq!(said, format!("node {other} leads already\n"));
+    let wrong = cluster.on(one, &["cluster", "transfer", "9"]).failed(4);
+    assert!(wrong.contains("the cluster has no node 9: its nodes are 1, 2, 3"), "{wrong}");
+
+    let said = cluster.on(one, &["cluster", "drain", &one.to_string()]).ok();
+    assert_eq!(said, format!("node {one} does not lead, node {other} does: nothing was to be done\n"));
+    let drained = cluster.on(one, &["--json", "cluster", "drain", &other.to_string()]).json();
+    assert_eq!((&drained["node"], &drained["is_changed"]), (&json!(other), &json!(true)));
+    assert_eq!(drained["leader"], cluster.leader().await);
+
+    let (code, _) = cluster.http(one, "POST", "/v1/cluster/leader", &json!({ "node": leader })).await;
+    assert_eq!(code, 202);
+    until("the transfer over HTTP", async || cluster.leader().await == leader).await;
+}
+
+#[tokio::test]
+async fn nodes_leave_and_new_ones_join_with_tokens_that_work_once() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let [gone, lost] = cluster.followers().await[..] else { panic!("two followers") };
+
+    // A running cluster issues tokens, over each of its doors.
+    let token = cluster.on(gone, &["cluster", "token"]).ok();
+    let fourth = cluster.join(token.trim()).expect("joined");
+    assert_eq!(fourth, 4);
+    let error = cluster.join(token.trim()).expect_err("it was used");
+    assert!(error.contains("token"), "{error}");
+    cluster.restart(fourth);
+    cluster.until_voters(4).await;
+    let (code, issued) = cluster.http(gone, "POST", "/v1/cluster/tokens", &json!({ "minutes": 1 })).await;
+    assert_eq!(code, 201);
+    assert!(issued["token"].as_str().is_some_and(|token| token.starts_with("thalweg-join-")));
+    let (code, wrong) = cluster.http(gone, "POST", "/v1/cluster/tokens", &json!({ "minutes": 0 })).await;
+    assert_eq!(code, 400, "{wrong}");
+
+    let said = cluster.on(leader, &["cluster", "leave", &gone.to_string()]).ok();
+    assert!(said.contains("has left the cluster") && said.contains("delete its data directory"), "{said}");
+    until("the removal", async || cluster.own(gone, "/readyz").await.0 == 503).await;
+    cluster.forget(gone);
+    cluster.until_voters(3).await;
+    assert!(!nodes(&status(&cluster)).contains(&gone));
+
+    let said = cluster.on(leader, &["cluster", "replace", &lost.to_string()]).failed(1);
+    assert!(said.contains(&format!("node {lost} answers, so it is not lost")), "{said}");
+    cluster.kill(lost);
+    until("the silence", async || {
+        let shown = cluster.on(leader, &["cluster", "status"]).ok();
+        shown.contains("silent for ") && shown.contains("2 of 3 voters answer: if one more fails")
+    })
+    .await;
+    // Without node 4, the leader would need the lost one.
+    let refused = cluster.on(leader, &["cluster", "leave", &fourth.to_string()]).failed(2);
+    assert!(refused.contains("no majority"), "{refused}");
+    let replaced = cluster.on(leader, &["--json", "cluster", "replace", &lost.to_string()]).json();
+    assert_eq!(replaced["removed"], lost);
+    let fifth = cluster.join(replaced["token"].as_str().expect("a token")).expect("joined");
+    assert_eq!(fifth, 5, "no number is given again");
+    cluster.restart(fifth);
+    cluster.until_voters(3).await;
+
+    // The leader itself leaves.
+    cluster.on(fourth, &["cluster", "leave", &leader.to_string()]).ok();
+    until("another leader", async || cluster.leader().await != leader).await;
+    cluster.forget(leader);
+    cluster.until_voters(2).await;
+    assert_eq!(nodes(&status(&cluster)), [fourth, fifth]);
+    let (code, _) = cluster.http(fourth, "DELETE", "/v1/cluster/nodes/1", &Value::Null).await;
+    assert_eq!(code, 404);
+}
+
+#[tokio::test]
+async fn a_directory_is_founded_once_and_a_broker_alone_is_no_node() {
+    let mut cluster = Cluster::start(1).await;
+    let again = cluster.found().failed(1);
+    assert!(again.contains("in use by another process"), "{again}");
+    let alone = cluster.on(1, &["cluster", "leave", "1"]).failed(2);
+    assert!(alone.contains("is the only one of the cluster"), "{alone}");
+    cluster.stop(1).await;
+    let again = cluster.found().failed(1);
+    assert!(again.contains("node 1"), "{again}");
+
+    let server = Server::start();
+    let error = on(&server, ["cluster", "status"]).failed(1);
+    assert!(error.contains("this broker is not a node of a cluster; see thalweg cluster init"), "{error}");
+}
