@@ -6,6 +6,7 @@ pub mod audit;
 pub mod bench;
 pub mod cache;
 pub mod cluster;
+mod cluster_demo;
 pub mod config;
 mod confirm;
 pub mod context;

@@ -45,6 +45,7 @@ pub fn run(global: &Global, command: Cluster) -> Result {
         Cluster::Drain { node } => nodes::drain(&running()?, node, global.json),
         Cluster::Leave { node, yes } => nodes::leave(&running()?, node, yes, global.json),
         Cluster::Replace { node, minutes, yes } => nodes::replace(&running()?, node, minutes, yes, global.json),
+        Cluster::Demo { seconds } => super::cluster_demo::run(seconds, global.json),
     }
 }
 

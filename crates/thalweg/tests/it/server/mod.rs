@@ -13,3 +13,4 @@ mod telemetry;
 mod fixture;
 mod cut;
 mod moving_leader;
+mod cluster_demo;
