@@ -11,6 +11,8 @@ const FUZZ_SECONDS: u32 = 5;
 const FUZZ_SEED: u32 = 1;
 /// Seeds of the simulation of a shard's nodes.
 const SIMULATED_SEEDS: u32 = 100_000;
+/// Short run of a cluster whose processes are killed and paused, with a seed that is always the same.
+const CHAOS: &str = "cargo xtask chaos --minutes 1 --seed 1 --loopback --fresh";
 /// Systems whose clients are tested here.
 const COMPAT: &[&str] = &["kafka", "sqs", "pubsub", "redis"];
 /// Time limit for the clients. A few clients of one system in parallel take half a minute; on a new machine they are
@@ -38,6 +40,7 @@ fn steps() -> Vec<Step> {
         },
         step("test", &["cargo test --workspace"]),
         step("simulate", &[&format!("cargo xtask simulate {SIMULATED_SEEDS}")]),
+        step("chaos", &[CHAOS]),
         step("compat", &[]),
         step("fuzz", &[&format!("cargo xtask fuzz all {FUZZ_SECONDS} {FUZZ_SEED}")]),
     ]

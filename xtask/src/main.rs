@@ -1,5 +1,6 @@
 //! Developer commands: `cargo xtask <command>`.
 
+mod chaos;
 mod ci;
 mod codegen;
 mod compare;
@@ -131,6 +132,11 @@ const COMMANDS: &[Command] = &[
         usage: "simulate [seeds] [--from N]",
         about: "Simulate the nodes of a shard with faults from seeds, 100000 by default, and find each planted bug",
         run: simulate::run,
+    },
+    Command {
+        usage: "chaos [--minutes N]",
+        about: "Faults for a cluster of processes under load, then checks of it (--seed S, --nodes 3|5, --loopback, --fresh, --release)",
+        run: chaos::run,
     },
     Command {
         usage: "data",

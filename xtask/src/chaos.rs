@@ -1,0 +1,111 @@
+//! `cargo xtask chaos`: a cluster of processes under faults from seeds, with clients whose histories are checked.
+
+use std::path::{Path, PathBuf};
+
+use crate::run::{Call, Outcome, root};
+
+const MINUTES: &str = "10";
+const NODES: &str = "3";
+/// Folder of the report, and of histories with a violation.
+const FOLDER: &str = "target/chaos";
+
+pub fn run(args: &[&str]) -> Outcome {
+    let options = Options::read(args)?;
+    let profile: &[&str] = if options.is_release { &["--release"] } else { &[] };
+    // Together, so that both use the same builds of their dependencies.
+    let build = Call::line("cargo build --quiet --package thalweg --bin thalweg --package thalweg-bench --bin chaos");
+    build.args(profile.iter().copied()).run()?;
+    options.call(&target()?).run()
+}
+
+struct Options<'a> {
+    minutes: &'a str,
+    seed: &'a str,
+    nodes: &'a str,
+    is_loopback: bool,
+    is_fresh: bool,
+    is_release: bool,
+}
+
+impl<'a> Options<'a> {
+    fn read(args: &[&'a str]) -> Outcome<Self> {
+        let mut options =
+            Self { minutes: MINUTES, seed: "1", nodes: NODES, is_loopback: false, is_fresh: false, is_release: false };
+        let mut rest = args;
+        loop {
+            rest = match rest {
+                [] => break,
+                ["--loopback", rest @ ..] => {
+                    options.is_loopback = true;
+                    rest
+                }
+                ["--fresh", rest @ ..] => {
+                    options.is_fresh = true;
+                    rest
+                }
+                ["--release", rest @ ..] => {
+                    options.is_release = true;
+                    rest
+                }
+                ["--minutes", minutes, rest @ ..] => {
+                    options.minutes = minutes;
+                    rest
+                }
+                ["--seed", seed, rest @ ..] => {
+                    options.seed = seed;
+                    rest
+                }
+                ["--nodes", nodes @ ("3" | "5"), rest @ ..] => {
+                    options.nodes = nodes;
+                    rest
+                }
+                [other, ..] => {
+                    return Err(format!(
+                        "'{other}' is not an option: --minutes N, --seed S, --nodes 3 or 5, --loopback, --fresh, \
+                         --release"
+                    ));
+                }
+            };
+        }
+        for (name, number) in [("minutes", options.minutes), ("seed", options.seed)] {
+            number.parse::<u64>().map_err(|e| format!("--{name} {number}: {e}"))?;
+        }
+        Ok(options)
+    }
+
+    /// Returns the call of the program, with the broker from the same folder of built programs.
+    fn call(&self, target: &Path) -> Call {
+        let built = target.join(if self.is_release { "release" } else { "debug" });
+        let call = Call::new(built.join("chaos").display().to_string());
+        let call = call.arg("--program").arg(built.join("thalweg").display().to_string());
+        let folder = root().join(FOLDER).display().to_string();
+        let call = call.args(["--folder", &folder, "--minutes", self.minutes, "--seed", self.seed]);
+        let call = call.args(["--nodes", self.nodes]);
+        let flags = [(self.is_loopback, "--loopback"), (self.is_fresh, "--fresh")];
+        call.args(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag))
+    }
+}
+
+/// Returns the folder of built programs.
+fn target() -> Outcome<PathBuf> {
+    let metadata = Call::line("cargo metadata --format-version 1 --no-deps").output()?;
+    let metadata: serde_json::Value = serde_json::from_str(&metadata).map_err(|e| format!("cargo metadata: {e}"))?;
+    metadata["target_directory"].as_str().map(Into::into).ok_or_else(|| "cargo names no target directory".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_checked() {
+        for args in [&["--minutes"][..], &["--minutes", "long"], &["--nodes", "4"], &["--seed", "-1"], &["5"]] {
+            assert!(Options::read(args).is_err(), "{args:?}");
+        }
+        let options =
+            Options::read(&["--minutes", "90", "--seed", "7", "--nodes", "5", "--loopback", "--fresh"]).expect("valid");
+        let shown = options.call(Path::new("target")).to_string();
+        assert!(shown.starts_with("target/debug/chaos --program target/debug/thalweg "), "{shown}");
+        assert!(shown.ends_with("--minutes 90 --seed 7 --nodes 5 --loopback --fresh"), "{shown}");
+    }
+}
