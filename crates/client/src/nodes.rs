@@ -11,7 +11,7 @@ use crate::link::unexpected;
 impl Client {
     /// Returns the state of the cluster, as its leader knows it. A broker that is no node of a cluster answers with an
     /// error of the kind unsupported.
-    pub async fn cluster(&self) -> Result<ClusterStatus> {
+    pub async fn describe_cluster(&self) -> Result<ClusterStatus> {
         match self.of_cluster(ClusterRequest::Describe).await? {
             ClusterResponse::Described(status) => Ok(status),
             other => Err(unexpected(&Response::Cluster(other))),

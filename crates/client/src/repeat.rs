@@ -3,7 +3,7 @@
 use engine::{Error, ErrorKind};
 use wire::groups::{Heartbeat, Step};
 use wire::security::SecurityRequest;
-use wire::{CacheRequest, GroupRequest, QueueRequest, Request};
+use wire::{CacheRequest, ClusterRequest, GroupRequest, QueueRequest, Request};
 
 /// Returns `true` if a request to a cluster is sent again after this error: if it was certainly not executed, or if it
 /// may be executed twice.
@@ -68,6 +68,10 @@ fn is_idempotent(request: &Request) -> bool {
                 | SecurityRequest::ListQuotas
                 | SecurityRequest::ListTenants
         ),
+        // A token more expires by itself.
+        Request::Cluster(request) => {
+            matches!(request, ClusterRequest::Describe | ClusterRequest::IssueToken { .. })
+        }
         // A login belongs to its connection, and a subscription resumes at its position.
         Request::Hello { .. }
         | Request::Login { .. }

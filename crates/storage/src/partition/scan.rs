@@ -33,7 +33,7 @@ pub enum Spot {
 /// Leader epochs of the batches of a directory. The field is outside of a batch's checksum, so damage is noticed only if
 /// few values are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Epochs {
+pub enum Epochs {
     /// A single broker: all batches have the epoch 0.
     Zero,
     /// A node of a cluster: the epoch is the term of the node that led.

@@ -21,7 +21,7 @@ const ELECTION_TIME_MAX: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 pub fn status(config: &Config, is_json: bool) -> Result {
-    let status = on(config, async |client| client.cluster().await)?;
+    let status = on(config, async |client| client.describe_cluster().await)?;
     let mut out = std::io::stdout();
     if is_json {
         return Ok(writeln!(out, "{}", to_json(&status))?);
@@ -120,7 +120,7 @@ fn to_json(status: &ClusterStatus) -> Value {
 pub fn transfer(config: &Config, to: u64, is_json: bool) -> Result {
     block_on(async {
         let client = connect(config).await?;
-        let before = client.cluster().await?;
+        let before = client.describe_cluster().await?;
         if before.leader == Some(to) {
             let (text, json) = (format!("node {to} leads already"), json!({ "leader": to, "term": before.term }));
             return say(is_json, json, &text);
@@ -133,7 +133,7 @@ pub fn transfer(config: &Config, to: u64, is_json: bool) -> Result {
 pub fn drain(config: &Config, node: u64, is_json: bool) -> Result {
     block_on(async {
         let client = connect(config).await?;
-        let status = client.cluster().await?;
+        let status = client.describe_cluster().await?;
         known(&status, node)?;
         if status.leader != Some(node) {
             let leader = status.leader.map_or_else(|| "none".to_owned(), |leader| format!("node {leader}"));
@@ -160,7 +160,7 @@ async fn hand_over(client: &Client, to: u64) -> Result<u64> {
     }
     let until = Instant::now() + ELECTION_TIME_MAX;
     loop {
-        if let Ok(status) = client.cluster().await
+        if let Ok(status) = client.describe_cluster().await
             && status.leader == Some(to)
         {
             return Ok(status.term);
@@ -186,7 +186,7 @@ fn known(status: &ClusterStatus, node: u64) -> Result<&NodeStatus> {
 pub fn leave(config: &Config, node: u64, yes: Yes, is_json: bool) -> Result {
     block_on(async {
         let client = connect(config).await?;
-        let status = client.cluster().await?;
+        let status = client.describe_cluster().await?;
         let address = known(&status, node)?.address.clone();
         status.check_removal(node)?;
         confirm::ask(yes, &format!("Remove node {node} at {address} for good?"))?;
@@ -202,7 +202,7 @@ pub fn leave(config: &Config, node: u64, yes: Yes, is_json: bool) -> Result {
 pub fn replace(config: &Config, node: u64, minutes: u32, yes: Yes, is_json: bool) -> Result {
     block_on(async {
         let client = connect(config).await?;
-        let status = client.cluster().await?;
+        let status = client.describe_cluster().await?;
         let lost = known(&status, node)?;
         if lost.is_alive {
             let message = format!("node {node} answers, so it is not lost: use thalweg cluster leave {node}, or stop it");
