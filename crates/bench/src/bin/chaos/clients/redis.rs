@@ -1,7 +1,7 @@
 //! Clients of the durable cache over the Redis protocol: additions to counters, and reads of them.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -15,6 +15,8 @@ use crate::plan::Random;
 const KEYS: u64 = 4;
 const PAUSE: Duration = Duration::from_millis(15);
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Time in which every node answers after the last fault.
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Answer of the server.
 enum Answer {
@@ -50,16 +52,27 @@ pub async fn count(nodes: Vec<String>, seed: u64, history: Arc<History<CounterEv
 /// Reads all counters after the last fault.
 pub async fn read(nodes: &[String], history: &History<CounterEvent>) -> Step {
     for node in nodes {
-        let stream = timeout(TIMEOUT, TcpStream::connect(node)).await;
-        let stream = stream.map_err(|error| format!("{node}: {error}"))?.map_err(|error| format!("{node}: {error}"))?;
-        let mut stream = BufReader::new(stream);
-        for key in 0..KEYS {
-            if !step(&mut stream, format!("c{key}"), false, history).await {
-                return Err(format!("{node} does not answer a GET after the last fault"));
+        let begin = Instant::now();
+        while !read_at(node, history).await {
+            if begin.elapsed() > READ_TIMEOUT {
+                return Err(format!("{node} does not answer {} s after the last fault", READ_TIMEOUT.as_secs()));
             }
+            tokio::time::sleep(AGAIN).await;
         }
     }
     Ok(())
+}
+
+/// Reads all counters at a node. Returns `false` if it does not answer.
+async fn read_at(node: &str, history: &History<CounterEvent>) -> bool {
+    let Ok(Ok(stream)) = timeout(TIMEOUT, TcpStream::connect(node)).await else { return false };
+    let mut stream = BufReader::new(stream);
+    for key in 0..KEYS {
+        if !step(&mut stream, format!("c{key}"), false, history).await {
+            return false;
+        }
+    }
+    true
 }
 
 /// Sends one command. Returns `false` if the connection cannot be used any more.
