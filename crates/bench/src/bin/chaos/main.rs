@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use network::{Network, Outcome};
+use tokio::signal::unix::{SignalKind, signal};
 use report::{Report, Totals};
 use round::Round;
 
@@ -82,7 +83,7 @@ impl Settings {
 fn main() -> ExitCode {
     let ran = Settings::read(std::env::args().skip(1)).and_then(|settings| {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-        runtime.map_err(|error| error.to_string())?.block_on(run(&settings))
+        runtime.map_err(|error| error.to_string())?.block_on(run_until_stopped(&settings))
     });
     match ran {
         Ok(0) => ExitCode::SUCCESS,
@@ -94,6 +95,17 @@ fn main() -> ExitCode {
             eprintln!("chaos: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Runs until the end or a signal. Then processes, namespaces and file systems are removed as at the end of a round.
+async fn run_until_stopped(settings: &Settings) -> Outcome<usize> {
+    let listen = |kind| signal(kind).map_err(|error| format!("signals: {error}"));
+    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    tokio::select! {
+        ran = Box::pin(run(settings)) => ran,
+        _ = terminate.recv() => Err("stopped".to_owned()),
+        _ = interrupt.recv() => Err("stopped".to_owned()),
     }
 }
 

@@ -103,6 +103,26 @@ impl Nodes {
         Err(last)
     }
 
+    /// Removes the newest node from the cluster, and ends it. The cluster may have no leader at the moment.
+    pub fn remove_last(&mut self) -> Outcome {
+        let node = self.nodes.len() as u64;
+        let servers = format!("tcp://{}", self.addresses("native"));
+        let leave = ["--server", &servers, "cluster", "leave", &node.to_string(), "--yes"];
+        let mut left = Err(String::new());
+        for _ in 0..JOIN_TRIES {
+            // From outside of all namespaces, as some node is cut off.
+            left = call(&self.program, &leave);
+            // An answer that was lost is followed by one that the node is not known.
+            if left.as_ref().map_or_else(|error| error.contains("has no node"), |()| true) {
+                self.end(node);
+                self.nodes.pop();
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        left
+    }
+
     fn command(&self, node: u64, args: &[&str]) -> Outcome<Value> {
         let output = self.clean(node).arg("--json").args(args).stdin(Stdio::null()).output();
         let output = output.map_err(|error| format!("{}: {error}", self.program))?;
@@ -248,6 +268,16 @@ impl Nodes {
         }
     }
 
+    /// Kills the process of a node, and removes its file system.
+    fn end(&mut self, node: u64) {
+        self.resume(node);
+        self.kill(node);
+        if self.node(node).is_mounted {
+            let base = self.folder.join(format!("node-{node}")).display().to_string();
+            call("umount", &[&base]).unwrap_or_else(|why| eprintln!("{why}"));
+        }
+    }
+
     fn node(&mut self, node: u64) -> &mut Node {
         &mut self.nodes[node as usize - 1]
     }
@@ -255,13 +285,6 @@ impl Nodes {
 
 impl Drop for Nodes {
     fn drop(&mut self) {
-        for node in self.numbers() {
-            self.resume(node);
-            self.kill(node);
-            if self.node(node).is_mounted {
-                let base = self.folder.join(format!("node-{node}")).display().to_string();
-                call("umount", &[&base]).unwrap_or_else(|why| eprintln!("{why}"));
-            }
-        }
+        self.numbers().for_each(|node| self.end(node));
     }
 }

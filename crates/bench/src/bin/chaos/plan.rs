@@ -48,6 +48,8 @@ pub enum Fault {
     FullDiskOfFollower,
     /// A node joins while a follower is cut off, and the leader is killed.
     JoinDuringCut,
+    /// That node leaves while a follower is cut off.
+    LeaveDuringCut,
 }
 
 /// Faults that need nothing but processes.
@@ -88,12 +90,14 @@ pub struct Step {
 pub struct Plan {
     random: Random,
     can_cut: bool,
-    has_joined: bool,
+    /// Changes of the members that are left: a node joins and leaves once in a round.
+    changes: &'static [Fault],
 }
 
 impl Plan {
     pub fn new(seed: u64, can_cut: bool) -> Self {
-        Self { random: Random::new(seed), can_cut, has_joined: false }
+        let changes = &[Fault::JoinDuringCut, Fault::LeaveDuringCut];
+        Self { random: Random::new(seed), can_cut, changes }
     }
 }
 
@@ -105,9 +109,12 @@ impl Iterator for Plan {
         let fault = loop {
             let at = self.random.below((OF_PROCESSES.len() + network.len()) as u64) as usize;
             let fault = *OF_PROCESSES.get(at).unwrap_or_else(|| &network[at - OF_PROCESSES.len()]);
-            // One node more in a round is enough.
-            if fault != Fault::JoinDuringCut || !std::mem::replace(&mut self.has_joined, true) {
+            if fault != Fault::JoinDuringCut {
                 break fault;
+            }
+            if let Some((change, rest)) = self.changes.split_first() {
+                self.changes = rest;
+                break *change;
             }
         };
         let hold_ms = match fault {
@@ -131,7 +138,7 @@ mod tests {
         assert_eq!(steps(7, true), steps(7, true));
         assert_ne!(steps(7, true), steps(8, true));
         let kinds = |steps: &[Step]| steps.iter().map(|step| format!("{:?}", step.fault)).collect::<HashSet<_>>();
-        assert_eq!(kinds(&steps(7, true)).len(), 15);
+        assert_eq!(kinds(&steps(7, true)).len(), 16);
         assert_eq!(kinds(&steps(7, false)).len(), 8, "faults of processes only");
     }
 }

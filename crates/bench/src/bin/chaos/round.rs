@@ -272,6 +272,12 @@ impl Round {
                 nodes.add()?;
                 killed.push(leader);
             }
+            Fault::LeaveDuringCut => {
+                let newest = all.len() as u64;
+                let cut = followers.iter().find(|node| **node != newest).copied().unwrap_or(follower);
+                nodes.network.cut_to(cut, None)?;
+                nodes.remove_last()?;
+            }
         }
         killed.iter().for_each(|node| nodes.kill(*node));
         Ok(killed.len() as u64)
