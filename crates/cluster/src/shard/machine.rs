@@ -240,7 +240,8 @@ impl Machine {
                 self.written.clear();
             }
             let (rows, entries) = self.take_blocks(entries);
-            effects.saves.push((number, rows, SaveRow { install, hard, commit, entries }));
+            let with_roster = |point| (point, self.roster.clone());
+            effects.saves.push((number, rows, SaveRow { install: install.map(with_roster), hard, commit, entries }));
         }
         self.incoming.clear();
         effects.parts = output.messages.into_iter().filter_map(|message| self.part(message)).collect();

@@ -110,8 +110,9 @@ impl Opening {
             return Err(lost("rows of an entry are missing"));
         }
         let block = rows.get(stray as usize).copied().unwrap_or(block);
-        if let Some(point) = install {
+        if let Some((point, roster)) = install {
             self.log = Log::from_point(point);
+            self.roster = roster;
             self.live.clear();
         }
         self.hard = hard.map_or(self.hard, |hard| later(self.hard, hard));
@@ -292,3 +293,27 @@ impl Summary {
 
 /// Rows that are queued, in their order.
 pub(super) type Rows = VecDeque<storage::Entry>;
+
+#[cfg(test)]
+mod tests {
+    use consensus::Position;
+
+    use super::*;
+
+    #[test]
+    fn a_state_that_was_fetched_has_the_nodes_of_the_cluster() {
+        let part = Part { shard: ShardId::FIRST, node: 3, is_founder: false };
+        let mut opening = Opening::new(part, crate::node::consensus_settings(), 1, || 0);
+        opening.adopt(&[]).expect("a new directory");
+        let mut roster = Roster::default();
+        for node in 1..=3 {
+            roster.apply(&RosterChange::Describe { node, member: Default::default() });
+        }
+        let point = Point { position: Position { term: 2, index: 9 }, members: Members::of_voters(1..=3) };
+        let row = SaveRow { install: Some((point, roster.clone())), ..SaveRow::default() };
+        let row = SaveRow::decode(row.encode()).expect("as written");
+        opening.note_save(row, Origin::default()).expect("no row is missing");
+        opening.rewind();
+        assert_eq!(opening.read_roster, roster);
+    }
+}

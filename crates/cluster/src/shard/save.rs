@@ -7,7 +7,7 @@
 //! |---|---|
 //! | 1 | version: 1 |
 //! | 1 | flags: 1 the log is replaced by a point, 2 term and vote |
-//! | | the position and the members of the point, as in a frame |
+//! | | the position and the members of the point, as in a frame, and the cluster's nodes ([`Roster`]) at it |
 //! | 8, 8 | term, and the node that it voted for; 0 for none |
 //! | 8 | index up to which the log is committed |
 //! | 8, 4 | index of the first entry, and number of entries |
@@ -43,7 +43,8 @@ pub(super) struct SavedEntry {
 /// Row of the journal that describes the rows before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SaveRow {
-    pub install: Option<Point>,
+    /// State of a leader that replaces the log and all that this node had.
+    pub install: Option<(Point, Roster)>,
     pub hard: Option<Hard>,
     pub commit: Index,
     pub entries: Vec<SavedEntry>,
@@ -54,7 +55,10 @@ impl SaveRow {
         let mut out = BytesMut::new();
         out.put_u8(VERSION);
         out.put_u8(u8::from(self.install.is_some()) * INSTALL | u8::from(self.hard.is_some()) * HARD);
-        self.install.iter().for_each(|point| put_point(&mut out, point));
+        if let Some((point, roster)) = &self.install {
+            put_point(&mut out, point);
+            roster.put(&mut out);
+        }
         self.hard.iter().for_each(|hard| put_hard(&mut out, *hard));
         out.put_u64(self.commit);
         out.put_u64(self.entries.first().map_or(0, |saved| saved.entry.position.index));
@@ -81,7 +85,7 @@ impl SaveRow {
         let mut fields = Fields(bytes);
         check_version(fields.u8()?)?;
         let flags = fields.flags(INSTALL | HARD)?;
-        let install = if flags & INSTALL != 0 { Some(point(&mut fields)?) } else { None };
+        let install = if flags & INSTALL != 0 { Some((point(&mut fields)?, Roster::get(&mut fields)?)) } else { None };
         let hard = if flags & HARD != 0 { Some(hard(&mut fields)?) } else { None };
         let commit = fields.u64()?;
         let mut index = fields.u64()?;
@@ -190,7 +194,7 @@ mod tests {
         let change = Change { steps: vec![Step::AddVoter(3), Step::Remove(2)] };
         let members = Members { learners: [7].into(), ..Members::of_voters([1, 2]) };
         SaveRow {
-            install: Some(Point { position: Position { term: 3, index: 9 }, members }),
+            install: Some((Point { position: Position { term: 3, index: 9 }, members }, Roster::default())),
             hard: Some(Hard { term: 5, vote: Some(2) }),
             commit: 9,
             entries: vec![
@@ -217,7 +221,7 @@ mod tests {
     fn a_base_is_read_as_it_was_written_or_not_at_all() {
         let row = row();
         let roster = Roster::default();
-        let base = Base { point: row.install.clone().expect("a point"), hard: Hard::default(), commit: 9, roster };
+        let base = Base { point: row.install.clone().expect("a point").0, hard: Hard::default(), commit: 9, roster };
         let bytes = base.encode();
         assert_eq!(Base::decode(&bytes), Ok(base));
         for at in 0..bytes.len() {
