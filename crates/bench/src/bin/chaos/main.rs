@@ -16,9 +16,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use network::{Network, Outcome};
-use tokio::signal::unix::{SignalKind, signal};
 use report::{Report, Totals};
 use round::Round;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Duration of the faults of a round. Each round has its own cluster, whose seed is the next number.
 const ROUND: Duration = Duration::from_secs(60);
