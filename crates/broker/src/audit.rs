@@ -172,7 +172,7 @@ impl Event<'_> {
         self.action != Some(LOGIN) && !matches!(self.outcome, Outcome::Done | Outcome::Unknown)
     }
 
-    fn record(&self, now_ms: u64, lost: u64, unrecorded: u64) -> Record {
+    pub(crate) fn record(&self, now_ms: u64, lost: u64, unrecorded: u64) -> Record {
         let text = |text: &str| text.chars().take(TEXT_CHARS_MAX).collect::<String>();
         let Acting { door, address, user } = &self.acting;
         let outcome = match self.outcome {

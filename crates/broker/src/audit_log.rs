@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use crate::acting::{self, Acting};
 use crate::audit::{Event, LOGIN, Outcome, Record};
+use crate::commit::Commit;
 use crate::core::Core;
 use crate::wakes::Wakes;
 
@@ -26,6 +27,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const TOPIC_BYTES: u64 = 1 << 30;
 const TOPIC_MEMORY_BYTES: u64 = 16 << 20;
 const FILE_MODE: u32 = 0o600;
+/// Maximum time for which an act waits for its record, if the record cannot be written after it.
+const AHEAD_WAIT: Duration = Duration::from_secs(1);
 
 impl Core {
     /// Does an administrative act, and records its outcome. `action` is a verb with its object, such as `delete topic`.
@@ -44,6 +47,23 @@ impl Core {
     /// Records an administrative act of the client for whom this thread works. The broker's own acts are not recorded.
     pub fn record_act(&self, action: &'static str, name: &str, error: Option<&Error>) {
         self.record(acting::current(), Some(action), name, error.into());
+    }
+
+    /// Records an act before it is done, because the broker may end with it, and waits until the record is durable, at
+    /// most for [`AHEAD_WAIT`].
+    pub(crate) async fn record_ahead(&self, action: &'static str, name: &str) {
+        let Some(acting) = acting::current().filter(|_| self.audit().is_on()) else { return };
+        let event = Event { acting, action: Some(action), name, outcome: Outcome::Done };
+        let commit = self.append_all(&[event.record(self.now_ms(), 0, 0)]);
+        let written = match commit {
+            Ok(commit) => tokio::time::timeout(AHEAD_WAIT, commit.wait()).await.unwrap_or_else(|late| {
+                Err(Error::new(ErrorKind::Timeout, format!("the record of an act is not durable in time: {late}")))
+            }),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = written {
+            tracing::error!(%error, action, "cannot write a record of the audit");
+        }
     }
 
     /// Records a login.
@@ -80,15 +100,20 @@ impl Core {
         if records.is_empty() {
             return Ok(false);
         }
-        let in_topic = self.append_audit(&records);
-        self.audit().count(records.len(), in_topic.is_ok());
-        if let Err(error) = self.append_audit_file(&records) {
-            tracing::error!(%error, "records of the audit are in the topic only");
-        }
-        in_topic.map(|()| true)
+        self.append_all(&records).map(|_| true)
     }
 
-    fn append_audit(&self, records: &[Record]) -> Result<()> {
+    /// Appends records to the topic and to the file.
+    fn append_all(&self, records: &[Record]) -> Result<Commit> {
+        let in_topic = self.append_audit(records);
+        self.audit().count(records.len(), in_topic.is_ok());
+        if let Err(error) = self.append_audit_file(records) {
+            tracing::error!(%error, "records of the audit are in the topic only");
+        }
+        in_topic
+    }
+
+    fn append_audit(&self, records: &[Record]) -> Result<Commit> {
         let topic = match self.topic(AUDIT_TOPIC) {
             Ok(topic) => topic,
             Err(_missing) => self.create(TopicName::parse(AUDIT_TOPIC)?, self.audit_topic())?.0,
@@ -96,7 +121,7 @@ impl Core {
         let mut wakes = Wakes::default();
         let records =
             records.iter().map(|record| (record.user.clone().into_bytes(), Some(record.json.clone().into_bytes())));
-        self.append_records(&topic, 0, records, &mut wakes).map(drop)
+        self.append_records(&topic, 0, records, &mut wakes).map(|appended| appended.commit)
     }
 
     fn audit_topic(&self) -> TopicSettings {

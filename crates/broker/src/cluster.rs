@@ -25,14 +25,21 @@ impl Core {
 
     /// Passes the leadership to another node of the cluster. Returns once that has begun; this broker ends soon after.
     /// It has no effect if the node leads already.
-    pub fn transfer_leadership(&self, to: u64) -> Result<()> {
-        let transfer = || {
+    pub async fn transfer_leadership(&self, to: u64) -> Result<()> {
+        let transfer = async {
             let leadership = self.led()?;
             leadership.nodes.status()?.check_transfer(to)?;
-            if leadership.node == to { Ok(()) } else { leadership.nodes.transfer(to) }
+            if leadership.node == to {
+                return Ok(());
+            }
+            // Records that are not durable when this leadership ends are lost.
+            self.record_ahead("transfer leadership", &format!("node {to}")).await;
+            leadership.nodes.transfer(to)
         };
-        let begun = transfer();
-        self.record_act("transfer leadership", &format!("node {to}"), begun.as_ref().err());
+        let begun = transfer.await;
+        if let Err(error) = &begun {
+            self.record_act("transfer leadership", &format!("node {to}"), Some(error));
+        }
         begun
     }
 

@@ -326,6 +326,33 @@ async fn a_broker_whose_leadership_has_ended_changes_nothing_more() {
 
 /// The clock of the second leader is 5 s behind that of the first.
 #[tokio::test(flavor = "multi_thread")]
+async fn the_leader_checks_what_operators_ask_of_its_cluster() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (store, _) = open(dir.path());
+    let nodes = Arc::new(Three::default());
+    nodes.leader.store(1, Ordering::Relaxed);
+    let broker = lead(&store, 3, &nodes).await;
+    let status = broker.cluster().expect("a cluster");
+    assert_eq!((status.leader, status.nodes.len()), (Some(1), 3));
+    let kind = |refused: Result<()>| refused.expect_err("refused").kind;
+    assert_eq!(kind(broker.transfer_leadership(9).await), ErrorKind::NotFound);
+    assert_eq!(kind(broker.remove_node(9).await), ErrorKind::NotFound);
+    assert_eq!(kind(broker.issue_join_token(0).map(drop)), ErrorKind::Invalid);
+    assert_eq!(broker.issue_join_token(5).expect("a token").reveal(), "token for 5 minutes");
+    broker.remove_node(3).await.expect("a majority stays");
+    broker.transfer_leadership(1).await.expect("it leads already");
+    broker.transfer_leadership(2).await.expect("passed");
+    assert_eq!(nodes.leader(), Some(2));
+    broker.stop().expect("stopped");
+    assert_eq!(kind(broker.cluster().map(drop)), ErrorKind::NotLeader);
+
+    let alone = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
+    let error = alone.cluster().expect_err("it is alone");
+    assert_eq!(error.kind, ErrorKind::Unsupported);
+    assert!(error.message.contains("thalweg cluster init"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn arrival_times_do_not_step_back_after_a_change_of_the_leader() {
     fn behind() -> u64 {
         broker::Clock::SYSTEM.now_ms() - 5000

@@ -12,7 +12,7 @@ pub(super) async fn answer(broker: &Arc<Broker>, request: ClusterRequest) -> Res
         ClusterRequest::Describe => ClusterResponse::Described(broker.cluster()?),
         ClusterRequest::IssueToken { minutes } => ClusterResponse::TokenIssued(broker.issue_join_token(minutes)?),
         ClusterRequest::Transfer { to } => {
-            broker.transfer_leadership(to)?;
+            broker.transfer_leadership(to).await?;
             ClusterResponse::Transferring
         }
         ClusterRequest::Remove { node } => {
