@@ -68,10 +68,8 @@ fn is_idempotent(request: &Request) -> bool {
                 | SecurityRequest::ListQuotas
                 | SecurityRequest::ListTenants
         ),
-        // A token more expires by itself.
-        Request::Cluster(request) => {
-            matches!(request, ClusterRequest::Describe | ClusterRequest::IssueToken { .. })
-        }
+        // A node that leads already need not be asked again.
+        Request::Cluster(request) => !matches!(request, ClusterRequest::Remove { .. }),
         // A login belongs to its connection, and a subscription resumes at its position.
         Request::Hello { .. }
         | Request::Login { .. }

@@ -58,6 +58,8 @@ pub struct NodeStatus {
     pub is_alive: bool,
     /// `true` while it fetches the state.
     pub is_catching_up: bool,
+    /// `true` if it was removed and still votes or follows, for the moments until the others agree on that.
+    pub is_leaving: bool,
     /// Entries of the log that it does not have on disk yet, as the leader knows it.
     pub behind: u64,
     /// Time since it was heard, in ms; `None` if the leader never heard it.
@@ -65,12 +67,21 @@ pub struct NodeStatus {
 }
 
 impl ClusterStatus {
+    /// Returns a node of the cluster.
+    pub fn known(&self, node: u64) -> Result<&NodeStatus> {
+        self.nodes.iter().find(|of| of.node == node).ok_or_else(|| {
+            let known: Vec<String> = self.nodes.iter().map(|of| of.node.to_string()).collect();
+            Error::not_found(format!("the cluster has no node {node}: its nodes are {}", known.join(", ")))
+        })
+    }
+
     /// Returns the error of a removal after which no majority of the voters would answer, if it is one.
     pub fn check_removal(&self, node: u64) -> Result<()> {
-        let Some(removed) = self.nodes.iter().find(|of| of.node == node) else {
-            let known: Vec<String> = self.nodes.iter().map(|of| of.node.to_string()).collect();
-            return Err(Error::not_found(format!("the cluster has no node {node}: its nodes are {}", known.join(", "))));
-        };
+        let removed = self.known(node)?;
+        if let Some(leaving) = self.nodes.iter().find(|of| of.is_leaving) {
+            // Its vote is still needed.
+            return Err(Error::busy(format!("node {} is leaving: try again when it has left", leaving.node)));
+        }
         if self.nodes.len() == 1 {
             let message = format!("node {node} at {} is the only one of the cluster: it cannot leave", removed.address);
             return Err(Error::invalid(message));
@@ -90,10 +101,7 @@ impl ClusterStatus {
 
     /// Returns the error of a transfer of the leadership to a node that cannot lead, if it is one.
     pub fn check_transfer(&self, to: u64) -> Result<()> {
-        let Some(of) = self.nodes.iter().find(|of| of.node == to) else {
-            let known: Vec<String> = self.nodes.iter().map(|of| of.node.to_string()).collect();
-            return Err(Error::not_found(format!("the cluster has no node {to}: its nodes are {}", known.join(", "))));
-        };
+        let of = self.known(to)?;
         let why = if of.is_leader {
             return Ok(());
         } else if !of.is_voter {
@@ -102,6 +110,8 @@ impl ClusterStatus {
             "does not answer"
         } else if of.is_catching_up {
             "is catching up"
+        } else if of.is_leaving {
+            "is leaving"
         } else {
             return Ok(());
         };
@@ -110,7 +120,7 @@ impl ClusterStatus {
 
     /// Returns the node that is best prepared to lead in place of the current leader.
     pub fn successor(&self) -> Option<u64> {
-        let can_lead = |of: &&NodeStatus| of.is_voter && of.is_alive && !of.is_catching_up && !of.is_leader;
+        let can_lead = |of: &&NodeStatus| of.is_voter && of.is_alive && !of.is_catching_up && !of.is_leaving && !of.is_leader;
         self.nodes.iter().filter(can_lead).min_by_key(|of| of.behind).map(|of| of.node)
     }
 }
@@ -172,6 +182,9 @@ mod tests {
         assert_eq!(removed(2, &[], 1), Ok(()), "the leader");
         assert_eq!(removed(1, &[], 1), Err(ErrorKind::Invalid), "the only one");
         assert_eq!(removed(3, &[], 7), Err(ErrorKind::NotFound));
+        let mut leaving = cluster(3, &[]);
+        leaving.nodes[1].is_leaving = true;
+        assert_eq!(leaving.check_removal(3).map_err(|error| error.kind), Err(ErrorKind::Busy), "one after the other");
     }
 
     #[test]

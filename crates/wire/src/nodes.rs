@@ -157,7 +157,7 @@ fn put_node(b: &mut BytesMut, of: &NodeStatus) {
     b.put_u64(of.node);
     put_str(b, &of.address);
     put_str(b, &of.program);
-    put_flags(b, &[of.is_leader, of.is_voter, of.is_alive, of.is_catching_up]);
+    put_flags(b, &[of.is_leader, of.is_voter, of.is_alive, of.is_catching_up, of.is_leaving]);
     b.put_u64(of.behind);
     put_option(b, of.silent_ms.as_ref(), |b, silent_ms| b.put_u64(*silent_ms));
     put_list(b, &of.doors, |b, (door, address)| {
@@ -168,7 +168,7 @@ fn put_node(b: &mut BytesMut, of: &NodeStatus) {
 
 fn get_node<B: Buf>(f: &mut Fields<B>) -> Result<NodeStatus> {
     let (node, address, program) = (f.u64()?, f.str()?, f.str()?);
-    let [is_leader, is_voter, is_alive, is_catching_up] = get_flags(f)?;
+    let [is_leader, is_voter, is_alive, is_catching_up, is_leaving] = get_flags(f)?;
     Ok(NodeStatus {
         node,
         address,
@@ -177,6 +177,7 @@ fn get_node<B: Buf>(f: &mut Fields<B>) -> Result<NodeStatus> {
         is_voter,
         is_alive,
         is_catching_up,
+        is_leaving,
         behind: f.u64()?,
         silent_ms: get_option(f, Fields::u64)?,
         doors: f.list(DOOR_BYTES_MIN, |f| Ok((f.str()?, f.str()?)))?,

@@ -325,7 +325,7 @@ impl Node {
         self.shard.transfer(to).map_err(explain)
     }
 
-    /// Removes a node from the cluster. Its number is never given again.
+    /// Removes a node from the cluster, and waits until it is no member of the shard. Its number is never given again.
     pub async fn remove(&self, node: NodeId) -> Result<()> {
         let roster = self.shard.roster();
         let Some(member) = roster.nodes.get(&node).filter(|member| !member.is_removed) else {
@@ -335,7 +335,21 @@ impl Node {
         if left == 0 {
             return Err(Error::invalid(format!("node {node} at {} is the only one of the cluster", member.address)));
         }
-        self.change_roster(&RosterChange::Remove { node }).await
+        self.change_roster(&RosterChange::Remove { node }).await?;
+        self.changed.notify_one();
+        if node == self.own {
+            // The next leader does the rest.
+            return Ok(());
+        }
+        let gone = async {
+            while self.shard.status().members.contains(node) {
+                tokio::time::sleep(TICK).await;
+            }
+        };
+        tokio::time::timeout(COMMIT_TIME_MAX, gone).await.map_err(|late| {
+            let message = format!("node {node} was removed, and the others have not agreed on that yet ({late})");
+            Error::new(ErrorKind::Timeout, message)
+        })
     }
 
     /// Hands the leadership to another node, if this one leads and another can. Clients notice only that another node
@@ -441,8 +455,10 @@ impl Node {
         let identity = &self.settings.identity;
         let mut peers: BTreeMap<NodeId, String> = identity.nodes().into_iter().collect();
         let roster = self.shard.roster();
+        let members = self.shard.status().members;
         for (node, member) in &roster.nodes {
-            if member.is_removed {
+            // A node that leaves is needed until it has no vote any more.
+            if member.is_removed && !members.contains(*node) {
                 peers.remove(node);
             } else {
                 peers.insert(*node, member.address.clone());

@@ -8,6 +8,7 @@ use consensus::{NodeId, Term};
 use serde::{Deserialize, Serialize};
 
 use super::Node;
+use crate::roster::Member;
 use crate::transport::SILENCE;
 
 /// State of a node.
@@ -25,6 +26,8 @@ pub struct NodeStatus {
     pub is_alive: bool,
     /// `true` while it fetches the state.
     pub is_catching_up: bool,
+    /// `true` if it was removed and is still a member of the shard.
+    pub is_leaving: bool,
     /// Entries of the log that it does not have on disk yet, as the leader knows it.
     pub behind: u64,
     /// Time since it was heard, in ms.
@@ -71,7 +74,8 @@ impl Node {
         let leader = self.stance().leader;
         let heard = self.heard.lock().clone();
         let now = self.shard.now();
-        let nodes = roster.nodes.iter().filter(|(_, member)| !member.is_removed).map(|(node, member)| {
+        let is_shown = |node: &NodeId, member: &Member| !member.is_removed || status.members.contains(*node);
+        let nodes = roster.nodes.iter().filter(|(node, member)| is_shown(node, member)).map(|(node, member)| {
             let is_own = *node == self.own;
             let silent = heard.get(node).map_or(Duration::MAX, |heard| Duration::from_nanos(now.saturating_sub(*heard)));
             let silent = if is_own { Duration::ZERO } else { silent };
@@ -85,6 +89,7 @@ impl Node {
                 is_voter: status.members.is_voter(*node),
                 is_alive: silent < SILENCE,
                 is_catching_up: peer.is_some_and(|peer| peer.is_installing),
+                is_leaving: member.is_removed,
                 behind: peer.map_or(0, |peer| status.last.index.saturating_sub(peer.matched)),
                 silent_ms: u64::try_from(silent.as_millis()).unwrap_or(u64::MAX),
             }

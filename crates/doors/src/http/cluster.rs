@@ -47,6 +47,7 @@ fn node(of: &NodeStatus) -> Value {
         "is_voter": of.is_voter,
         "is_alive": of.is_alive,
         "is_catching_up": of.is_catching_up,
+        "is_leaving": of.is_leaving,
         "behind": of.behind,
         "silent_ms": of.silent_ms,
     })
@@ -78,7 +79,7 @@ struct LeaderIn {
 pub(super) async fn transfer(State(http): State<Arc<Http>>, request: Request) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
     let LeaderIn { node } = codec::whole_json(&http.bodies, request).await?;
-    http.broker.transfer_leadership(node)?;
+    http.broker.transfer_leadership(node).await?;
     Ok(codec::json(StatusCode::ACCEPTED, &json!({ "leader": node })))
 }
 

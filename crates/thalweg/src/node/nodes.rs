@@ -61,6 +61,7 @@ pub(super) fn shown(status: Status) -> ClusterStatus {
         is_voter: of.is_voter,
         is_alive: of.is_alive,
         is_catching_up: of.is_catching_up,
+        is_leaving: of.is_leaving,
         behind: of.behind,
         silent_ms: (of.silent_ms < u64::MAX).then_some(of.silent_ms),
     };

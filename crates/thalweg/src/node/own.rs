@@ -32,7 +32,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const METRICS: HeaderValue = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 
-/// What a node says about itself.
+/// Parts of a node of which it reports the state.
 pub(super) struct Own {
     pub node: Arc<Node>,
     pub process: Arc<Process>,

@@ -23,6 +23,7 @@ fn status() -> ClusterStatus {
         is_voter: true,
         is_alive: true,
         is_catching_up: false,
+        is_leaving: false,
         behind: 0,
         silent_ms: Some(0),
     };
@@ -33,6 +34,7 @@ fn status() -> ClusterStatus {
         is_leader: false,
         is_alive: false,
         is_catching_up: true,
+        is_leaving: true,
         behind: 1 << 40,
         silent_ms: None,
         ..leader.clone()

@@ -56,6 +56,11 @@ fn directory(config: &Config, named: Option<PathBuf>) -> Result<PathBuf> {
 }
 
 fn init(config: &Config, data: &Path, advertise: &str, is_json: bool) -> Result {
+    if let Some(identity) = Identity::load(data)? {
+        let (node, cluster, shown) = (identity.node(), identity.cluster(), data.display());
+        let message = format!("{shown} is node {node} of the cluster {cluster:032x} already: thalweg serve --data {shown}");
+        return Err(Failure::new(FAILED, message));
+    }
     // The directory is opened once, so that it exists, is not in use, and is not damaged.
     let clock = config.broker().clock.read();
     let (store, topics) = Store::open(Arc::new(RealDisk), data, config.store(), clock, &mut |_| {})?;

@@ -70,6 +70,7 @@ fn role(of: &NodeStatus) -> String {
 
 fn state(of: &NodeStatus) -> String {
     match (of.is_alive, of.silent_ms) {
+        _ if of.is_leaving => "leaves".to_owned(),
         (true, _) if of.is_catching_up => "fetches the state".to_owned(),
         (true, _) => "answers".to_owned(),
         (false, Some(ms)) => format!("silent for {}", elapsed(ms)),
@@ -97,6 +98,7 @@ fn to_json(status: &ClusterStatus) -> Value {
             "is_voter": of.is_voter,
             "is_alive": of.is_alive,
             "is_catching_up": of.is_catching_up,
+            "is_leaving": of.is_leaving,
             "behind": of.behind,
             "silent_ms": of.silent_ms,
         })
@@ -134,7 +136,7 @@ pub fn drain(config: &Config, node: u64, is_json: bool) -> Result {
     block_on(async {
         let client = connect(config).await?;
         let status = client.describe_cluster().await?;
-        known(&status, node)?;
+        status.known(node)?;
         if status.leader != Some(node) {
             let leader = status.leader.map_or_else(|| "none".to_owned(), |leader| format!("node {leader}"));
             let text = format!("node {node} does not lead, {leader} does: nothing was to be done");
@@ -174,20 +176,11 @@ async fn hand_over(client: &Client, to: u64) -> Result<u64> {
     }
 }
 
-fn known(status: &ClusterStatus, node: u64) -> Result<&NodeStatus> {
-    let known = status.nodes.iter().find(|of| of.node == node);
-    known.ok_or_else(|| {
-        let nodes: Vec<String> = status.nodes.iter().map(|of| of.node.to_string()).collect();
-        let message = format!("the cluster has no node {node}: its nodes are {}", nodes.join(", "));
-        client::Error::not_found(message).into()
-    })
-}
-
 pub fn leave(config: &Config, node: u64, yes: Yes, is_json: bool) -> Result {
     block_on(async {
         let client = connect(config).await?;
         let status = client.describe_cluster().await?;
-        let address = known(&status, node)?.address.clone();
+        let address = status.known(node)?.address.clone();
         status.check_removal(node)?;
         confirm::ask(yes, &format!("Remove node {node} at {address} for good?"))?;
         client.remove_node(node).await?;
@@ -203,7 +196,7 @@ pub fn replace(config: &Config, node: u64, minutes: u32, yes: Yes, is_json: bool
     block_on(async {
         let client = connect(config).await?;
         let status = client.describe_cluster().await?;
-        let lost = known(&status, node)?;
+        let lost = status.known(node)?;
         if lost.is_alive {
             let message = format!("node {node} answers, so it is not lost: use thalweg cluster leave {node}, or stop it");
             return Err(Failure::new(FAILED, message));
