@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cluster::link::Part;
 use cluster::node::{self, catch_up};
-use cluster::roster::Roster;
+use cluster::roster::{Member, Roster, RosterChange};
 use cluster::shard::{Observer, Opening, Shard, ShardPart, Stance};
 use cluster::transport::Links;
 use consensus::{Change, Index, Members, NodeId, Point, Random, Settings, Step, Term, Time};
@@ -511,6 +511,12 @@ fn a_node_that_was_away_for_long_fetches_the_state() {
     let done = Arc::new(Done::default());
     leads.store.delete_topic(topic(&leads, "gone").expect("a topic").id, done.clone()).expect("it leads");
     done.wait().expect("committed");
+    for node in 1..=3 {
+        let member = Member { address: format!("n{node}:7402"), ..Member::default() };
+        let done = Arc::new(Done::default());
+        leads.shard.change_roster(&RosterChange::Describe { node, member }, done.clone()).expect("it leads");
+        done.wait().expect("committed");
+    }
     fill(&leads, "orders", 100..300);
     nodes.push(site.start(id));
     expect_equal(&nodes, "orders", 300);
@@ -524,6 +530,9 @@ fn a_node_that_was_away_for_long_fetches_the_state() {
     back.stop();
     nodes.push(site.start(id));
     expect_equal(&nodes, "orders", 400);
+    let back = nodes.last().expect("it is back");
+    assert_eq!(back.shard.roster().nodes.len(), 3, "the nodes belong to the state");
+    assert_eq!(back.shard.roster(), leads.shard.roster());
 }
 
 #[test]
@@ -643,7 +652,12 @@ fn shown(nodes: &[Arc<TestNode>]) -> String {
     let row = |node: &Arc<TestNode>| {
         let (status, peers) = (node.shard.status(), node.shard.peers());
         let count = values(node, "orders", 0).len();
-        format!("{}: {count} records, {status:?} {:?} {peers:?} {:?}\n", node.id, node.shard.stance(), node.shard.failed())
+        format!(
+            "{}: {count} records, {status:?} {:?} {peers:?} {:?}\n",
+            node.id,
+            node.shard.stance(),
+            node.shard.failed()
+        )
     };
     nodes.iter().map(row).collect()
 }
@@ -678,7 +692,8 @@ fn nothing_acknowledged_is_lost_whatever_happens() {
 #[test]
 #[ignore = "takes minutes; CI runs three seeds"]
 fn nothing_acknowledged_is_lost_in_many_lives() {
-    let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
+    let number =
+        |name: &str, default: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     let from = number("FROM", 1000);
     for seed in from..from + number("SEEDS", 50) {
         eprintln!("seed {seed}");

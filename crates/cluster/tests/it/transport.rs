@@ -111,7 +111,7 @@ fn a_full_queue_drops_what_comes_and_keeps_what_it_has() {
     let all = Nodes::connected(2);
     let [one, two] = &all.nodes[..] else { unreachable!("two nodes") };
     let closed = two.gate.lock().expect("no panic");
-    let total = 60;
+    let total = (QUEUE_BYTES_MAX >> 20) as u64 + 20;
     (0..total).for_each(|prev| one.transport.send(2, append(1, 2, prev, &[1 << 20])));
     let peer = one.peer(2);
     assert!(peer.full_drops > 0 && peer.queued_bytes <= (QUEUE_BYTES_MAX + BEATS_BYTES_MAX) as u64, "{peer:?}");
