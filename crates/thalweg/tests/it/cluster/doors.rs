@@ -85,12 +85,14 @@ async fn each_node_answers_for_itself() {
         assert_eq!(metric(&text, "thalweg_cluster_leader"), leader.to_string());
         let other = if node == leader { follower } else { leader };
         assert_eq!(metric(&text, &format!("thalweg_cluster_peer_connected{{node=\"{other}\"}}")), "1");
+        assert_eq!(metric(&text, "thalweg_cluster_status_connections"), "1");
         assert!(text.contains("process_start_time_seconds") && text.ends_with("# EOF\n"), "{text}");
         assert_eq!(cluster.own(node, "/v1/topics").await.0, 404, "only this");
     }
     // The HTTP door of the follower is the leader's.
     let before = metric(&cluster.own(follower, "/metrics").await.1, "thalweg_cluster_gateway_handed_over_total");
-    let (_, text) = crate::support::cluster::http(cluster.door(follower, "http"), "GET", "/metrics", "").await.expect("an answer");
+    let (_, text) =
+        crate::support::cluster::http(cluster.door(follower, "http"), "GET", "/metrics", "").await.expect("an answer");
     assert_eq!(metric(&text, "thalweg_cluster_node"), leader.to_string());
     assert_eq!(metric(&text, &format!("thalweg_cluster_node_alive{{node=\"{follower}\"}}")), "1");
     let after = metric(&cluster.own(follower, "/metrics").await.1, "thalweg_cluster_gateway_handed_over_total");

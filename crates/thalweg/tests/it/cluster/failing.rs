@@ -1,8 +1,10 @@
 //! Nodes that are killed, and clients that go on.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use client::{Client, Record, RetryClass};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -12,6 +14,8 @@ use crate::support::server::{PATIENCE, until, within};
 
 /// Time within which clients get an answer without a leader.
 const SOON: Duration = Duration::from_secs(2);
+/// First value of a client that publishes next to the test.
+const BESIDE_FROM: u64 = 1_000_000;
 
 /// Publishes a value at one node after the other, until one acknowledges it.
 async fn publish(cluster: &Cluster, value: u64) {
@@ -29,7 +33,7 @@ async fn publish(cluster: &Cluster, value: u64) {
 
 /// Returns the values that a node shows.
 async fn values(cluster: &Cluster, node: u64) -> BTreeSet<u64> {
-    let path = "/v1/topics/orders/records?offset=earliest&max_records=1000";
+    let path = "/v1/topics/orders/records?offset=earliest&max_records=10000";
     let (status, answer) = cluster.http(node, "GET", path, &Value::Null).await;
     assert_eq!(status, 200, "{answer}");
     let records = answer["records"].as_array().expect("records").iter();
@@ -42,13 +46,33 @@ async fn create_topic(cluster: &Cluster) {
     assert_eq!(status, 201, "{answer}");
 }
 
+/// Publishes values, and lists those that were acknowledged.
+async fn publish_beside(client: Client, acknowledged: Arc<Mutex<Vec<u64>>>) {
+    for value in BESIDE_FROM.. {
+        let record = Record::new(value.to_string());
+        match within("a publish", client.publish("orders", record)).await {
+            Ok(_) => acknowledged.lock().expect("no panic").push(value),
+            // Its outcome is unknown.
+            Err(error) => assert!(error.retry_class() != RetryClass::Fatal, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn nothing_acknowledged_is_lost_when_leaders_are_killed_and_return() {
     let mut cluster = Cluster::start(3).await;
     create_topic(&cluster).await;
+    // In the meantime, a client with the addresses of all nodes publishes as well.
+    let client = cluster.client_of_all().await;
+    let beside = Arc::new(Mutex::new(Vec::new()));
+    let publishing = tokio::spawn(publish_beside(client, beside.clone()));
+    let count = || beside.lock().expect("no panic").len();
     let mut next = 0;
     for _ in 0..2 {
         let leader = cluster.leader().await;
+        let before = count();
+        until("the other client", async || count() > before).await;
         for _ in 0..20 {
             publish(&cluster, next).await;
             next += 1;
@@ -60,10 +84,23 @@ async fn nothing_acknowledged_is_lost_when_leaders_are_killed_and_return() {
         }
         assert_ne!(cluster.leader().await, leader);
         cluster.restart(leader);
-        until("the node that returns", async || cluster.own(leader, "/readyz").await.0 == 200).await;
+        let mut seen = (0, String::new());
+        let begin = Instant::now();
+        while seen.0 != 200 {
+            seen = cluster.own(leader, "/readyz").await;
+            assert!(begin.elapsed() < PATIENCE, "node {leader} does not return: {seen:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
+    let before = count();
+    until("the other client at the last leader", async || count() > before).await;
+    assert!(!publishing.is_finished(), "it goes on");
+    publishing.abort();
+    let acknowledged: BTreeSet<u64> = (0..next).chain(beside.lock().expect("no panic").iter().copied()).collect();
     for node in cluster.running() {
-        assert_eq!(values(&cluster, node).await, (0..next).collect(), "node {node}");
+        let shown = values(&cluster, node).await;
+        let lost: Vec<_> = acknowledged.difference(&shown).collect();
+        assert!(lost.is_empty(), "node {node} lost {lost:?}");
     }
     let status = cluster.on(cluster.running()[0], &["cluster", "status", "--json"]).json();
     let nodes = status["nodes"].as_array().expect("nodes");
@@ -105,6 +142,9 @@ async fn without_a_majority_clients_get_a_clear_error_until_it_is_back() {
     let answer = redis(&cluster, leader).await;
     assert!(answer.starts_with("-CLUSTERDOWN "), "{answer}");
     assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+
+    let error = cluster.on(leader, &["cluster", "status"]).failed(3);
+    assert!(error.contains("the cluster has no leader: more than half of its nodes have to run"), "{error}");
 
     cluster.restart(followers[0]);
     publish(&cluster, 2).await;

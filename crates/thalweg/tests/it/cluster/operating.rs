@@ -18,13 +18,16 @@ fn nodes(status: &Value) -> Vec<u64> {
 
 #[tokio::test]
 async fn a_cluster_is_shown_with_its_nodes_and_changes_its_leader_on_demand() {
-    let cluster = Cluster::start(3).await;
+    let cluster = Cluster::with(3, &["audit=on"]).await;
     let leader = cluster.leader().await;
     let [one, other] = cluster.followers().await[..] else { panic!("two followers") };
     let shown = status(&cluster);
     assert_eq!((&shown["leader"], nodes(&shown)), (&json!(leader), vec![1, 2, 3]));
     for of in shown["nodes"].as_array().expect("nodes") {
-        assert_eq!((&of["is_voter"], &of["is_alive"], &of["program"]), (&json!(true), &json!(true), &json!(env!("CARGO_PKG_VERSION"))));
+        assert_eq!(
+            (&of["is_voter"], &of["is_alive"], &of["program"]),
+            (&json!(true), &json!(true), &json!(env!("CARGO_PKG_VERSION")))
+        );
         assert!(of["doors"]["kafka"].as_str().is_some_and(|at| at.starts_with("127.0.0.1:")), "{of}");
     }
     let text = cluster.on(one, &["cluster", "status"]).ok();
@@ -50,6 +53,11 @@ async fn a_cluster_is_shown_with_its_nodes_and_changes_its_leader_on_demand() {
     let (code, _) = cluster.http(one, "POST", "/v1/cluster/leader", &json!({ "node": leader })).await;
     assert_eq!(code, 202);
     until("the transfer over HTTP", async || cluster.leader().await == leader).await;
+    let audit = ["--json", "audit", "--from", "earliest", "--until-end", "--action", "transfer leadership"];
+    let records = cluster.on(one, &audit).ok();
+    let acts = |name: &str| records.lines().filter(|line| line.contains(name)).count();
+    assert_eq!((acts(&format!("\"node {leader}\"")), acts("\"node 9\"")), (1, 1), "{records}");
+    assert!(acts(&format!("\"node {other}\"")) >= 1, "{records}");
 }
 
 #[tokio::test]
@@ -111,12 +119,12 @@ async fn nodes_leave_and_new_ones_join_with_tokens_that_work_once() {
 async fn a_directory_is_founded_once_and_a_broker_alone_is_no_node() {
     let mut cluster = Cluster::start(1).await;
     let again = cluster.found().failed(1);
-    assert!(again.contains("in use by another process"), "{again}");
+    assert!(again.contains("is node 1 of the cluster"), "{again}");
     let alone = cluster.on(1, &["cluster", "leave", "1"]).failed(2);
     assert!(alone.contains("is the only one of the cluster"), "{alone}");
     cluster.stop(1).await;
     let again = cluster.found().failed(1);
-    assert!(again.contains("node 1"), "{again}");
+    assert!(again.contains("is node 1 of the cluster"), "{again}");
 
     let server = Server::start();
     let error = on(&server, ["cluster", "status"]).failed(1);

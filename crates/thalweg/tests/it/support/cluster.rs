@@ -74,10 +74,10 @@ impl Cluster {
         node
     }
 
-    /// Returns a token of the first node's directory.
+    /// Returns a token of the directory of a node that runs.
     pub fn token(&self) -> String {
-        let (node, _) = self.nodes.first_key_value().expect("a node");
-        thalweg(&["cluster", "token", "--data", path(&self.data(*node))]).ok().trim().to_owned()
+        let node = self.running()[0];
+        thalweg(&["cluster", "token", "--data", path(&self.data(node))]).ok().trim().to_owned()
     }
 
     /// Makes a directory of a new node with a token. Returns its number, or the error of the command.
@@ -190,6 +190,13 @@ impl Cluster {
     /// Returns a client of a node.
     pub async fn client(&self, node: u64) -> Client {
         connect(&format!("tcp://{}", self.door(node, "native")), ClientSettings::default()).await
+    }
+
+    /// Returns a client that knows the addresses of all nodes.
+    pub async fn client_of_all(&self) -> Client {
+        let nodes: Vec<String> =
+            self.nodes.keys().map(|node| format!("tcp://{}", self.door(*node, "native"))).collect();
+        within("a connection", Client::connect(&nodes.join(","))).await.expect("connected")
     }
 
     /// Runs the program with these arguments against a node.
