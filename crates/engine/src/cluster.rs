@@ -90,10 +90,11 @@ impl ClusterStatus {
         let silent: Vec<String> = voters.iter().filter(|of| !of.is_alive).map(|of| of.node.to_string()).collect();
         if removed.is_voter && (voters.len() - silent.len()) * 2 <= voters.len() {
             let (left, silent) = (voters.len(), silent.join(", "));
-            let rest = if left == 0 { "no other node votes yet".to_owned() } else { format!("node {silent} is silent") };
+            let rest =
+                if left == 0 { "no other node votes yet".to_owned() } else { format!("node {silent} is silent") };
             return Err(Error::invalid(format!(
-                "without node {node} the cluster would have no majority, because {rest}: wait for it, replace it first, \
-                 or add a node"
+                "without node {node} the cluster would have no majority, because {rest}: wait for it, replace it \
+                 first, or add a node"
             )));
         }
         Ok(())
@@ -120,7 +121,8 @@ impl ClusterStatus {
 
     /// Returns the node that is best prepared to lead in place of the current leader.
     pub fn successor(&self) -> Option<u64> {
-        let can_lead = |of: &&NodeStatus| of.is_voter && of.is_alive && !of.is_catching_up && !of.is_leaving && !of.is_leader;
+        let can_lead =
+            |of: &&NodeStatus| of.is_voter && of.is_alive && !of.is_catching_up && !of.is_leaving && !of.is_leader;
         self.nodes.iter().filter(can_lead).min_by_key(|of| of.behind).map(|of| of.node)
     }
 }
@@ -174,7 +176,8 @@ mod tests {
 
     #[test]
     fn a_removal_leaves_a_majority() {
-        let removed = |nodes, silent: &[u64], node| cluster(nodes, silent).check_removal(node).map_err(|error| error.kind);
+        let removed =
+            |nodes, silent: &[u64], node| cluster(nodes, silent).check_removal(node).map_err(|error| error.kind);
         assert_eq!(removed(3, &[], 3), Ok(()));
         assert_eq!(removed(3, &[3], 3), Ok(()), "the silent one");
         assert_eq!(removed(3, &[3], 2), Err(ErrorKind::Invalid), "node 3 is needed");

@@ -580,8 +580,8 @@ fn see(segments: &mut Vec<Seen>, InPart { batch, part, block }: &InPart<'_>) {
 pub(crate) fn of_a_node() -> Error {
     Error::new(
         ErrorKind::Denied,
-        "the data directory belongs to a node of a cluster, whose identity is missing; restore its folder cluster, or use \
-         another directory",
+        "the data directory belongs to a node of a cluster, whose identity is missing; restore its folder cluster, or \
+         use another directory",
     )
 }
 

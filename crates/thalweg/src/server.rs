@@ -343,8 +343,7 @@ pub(crate) fn expose_process(workers: &Weak<Workers>, out: &mut Exposition<'_>) 
         net::outbox::bytes_high_water(),
     )?;
     if let Some(workers) = workers.upgrade() {
-        let rows: Vec<_> =
-            workers.loads().into_iter().enumerate().map(|(i, n)| (i.to_string(), n as u64)).collect();
+        let rows: Vec<_> = workers.loads().into_iter().enumerate().map(|(i, n)| (i.to_string(), n as u64)).collect();
         out.gauges("thalweg_worker_connections", "Connections of each worker thread", "worker", &rows)?;
     }
     let build = [[crate::VERSION.to_owned(), crate::COMMIT.to_owned()]];
@@ -354,11 +353,7 @@ pub(crate) fn expose_process(workers: &Weak<Workers>, out: &mut Exposition<'_>) 
         out.gauge("process_resident_memory_bytes", "Resident memory", usage.resident_bytes)?;
         out.counter_f64("process_cpu_seconds", "CPU time, user and system", usage.cpu_seconds)?;
         out.gauge("process_open_fds", "Open file descriptors", usage.open_files)?;
-        out.gauge(
-            "process_max_fds",
-            "Maximum number of open file descriptors",
-            usage.files_max.min(i64::MAX as u64),
-        )?;
+        out.gauge("process_max_fds", "Maximum number of open file descriptors", usage.files_max.min(i64::MAX as u64))?;
     }
     Ok(())
 }

@@ -54,10 +54,10 @@ pub mod response;
 
 pub use caches::{CacheRequest, CacheResponse};
 pub use cluster::{Cluster, ClusterNode};
-pub use nodes::{ClusterRequest, ClusterResponse};
 pub use frame::{Assembler, Frame, Header};
 pub use groups::{GroupRequest, GroupResponse};
 pub use negotiate::{Features, VERSION};
+pub use nodes::{ClusterRequest, ClusterResponse};
 pub use queues::{QueueRequest, QueueResponse};
 pub use request::{Request, Subscribe};
 pub use response::{HelloOk, Level, PartitionInfo, Published, Push, Response, SourceInfo, TopicInfo};

@@ -1,8 +1,8 @@
 //! The nodes of a cluster on the wire: their state, tokens for new ones, removals, and transfers of the leadership.
 
 use bytes::{Buf, BufMut, BytesMut};
-use engine::cluster::{ClusterStatus, JoinToken, NodeStatus, check_minutes};
 use engine::Result;
+use engine::cluster::{ClusterStatus, JoinToken, NodeStatus, check_minutes};
 
 use crate::field::{Fields, get_code, get_flags, get_option, put_flags, put_list, put_option, put_str};
 

@@ -6,12 +6,12 @@ use engine::{
 };
 
 use crate::caches::CacheRequest;
-use crate::nodes::ClusterRequest;
 use crate::field::{Fields, get_flags, put_flags, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupRequest;
 use crate::kind::request as kind;
 use crate::negotiate::{Features, MAGIC};
+use crate::nodes::ClusterRequest;
 use crate::queues::QueueRequest;
 use crate::security::SecurityRequest;
 use crate::values::{get_settings, get_start, put_settings, put_start};

@@ -6,11 +6,11 @@ use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, TopicSe
 use crate::caches::CacheResponse;
 use crate::cluster::Cluster;
 use crate::field::{Fields, get_flags, get_option, put_flags, put_option, put_str};
-use crate::nodes::ClusterResponse;
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupResponse;
 use crate::kind::response as kind;
 use crate::negotiate::Features;
+use crate::nodes::ClusterResponse;
 use crate::queues::QueueResponse;
 use crate::security::SecurityResponse;
 use crate::values::{get_error, get_settings, put_error, put_settings};

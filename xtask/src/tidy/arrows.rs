@@ -20,7 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("doors", &["broker", "engine", "wire", "net"]),
     ("client", &["wire", "engine", "net"]),
     ("bench", &["client", "net"]),
-    ("thalweg", &["engine", "storage", "wire", "net", "broker", "doors", "client", "bench"]),
+    ("thalweg", &["engine", "storage", "wire", "net", "broker", "doors", "client", "bench", "cluster", "consensus"]),
     ("xtask", &[]),
 ];
 

@@ -10,8 +10,8 @@ use broker::{
     Broker, Door, FetchFrom, FetchLimits, Isolation, Leadership, LoginSource, NewEntryId, NewQueue, NodeInfo, Nodes,
     OffsetCommit, OutMessage, Receive, Received, Removing, Settings, Wakes,
 };
-use engine::cluster::{ClusterStatus, JoinToken, NodeStatus};
 use engine::cache::{CacheSettings, Condition, Eviction, Ttl};
+use engine::cluster::{ClusterStatus, JoinToken, NodeStatus};
 use engine::groups::{Committer, GroupName};
 use engine::queue::QueueName;
 use engine::record::Producer;

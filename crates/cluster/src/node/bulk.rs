@@ -9,7 +9,7 @@
 //! | 1 | request | JSON of [`Request`] |
 //! | 2 | done | nothing |
 //! | 3 | refused | a text |
-//! | 4 | state | length of the nodes (4), the nodes, the index of the log that the state includes (8), and a manifest of the store |
+//! | 4 | state | length of the nodes (4), the nodes, the included index of the log (8), a manifest of the store |
 //! | 5 | wanted | partition (8), first offset (8), offset after the last (8) |
 //! | 6 | batches | partition (8), record batches, one after the other, each after its length (4) |
 

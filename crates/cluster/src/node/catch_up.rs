@@ -78,9 +78,9 @@ async fn apply(shard: &Arc<Shard>, stream: u64, batches: Vec<bytes::Bytes>) -> R
 }
 
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|gone| {
-        Err(Error::new(ErrorKind::Internal, format!("a catch-up was given up: {gone}")))
-    })
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|gone| Err(Error::new(ErrorKind::Internal, format!("a catch-up was given up: {gone}"))))
 }
 
 fn unexpected(frame: Frame) -> Error {

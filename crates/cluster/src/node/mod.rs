@@ -1,8 +1,8 @@
 //! A node of a cluster: its store, its part of the shard, its connections to the others, and what keeps them together.
 //!
-//! The node tells the rest of the process when it leads ([`Node::lead`]) and when that is over ([`Node::until_deposed`]).
-//! Who belongs to the cluster is in the [`Roster`], which the log replicates; the leader makes the members of the shard
-//! the same ([`plan`]).
+//! The node tells the rest of the process when it leads ([`Node::lead`]) and when that is over
+//! ([`Node::until_deposed`]). The nodes that belong to the cluster are in the [`Roster`], which the log replicates; the
+//! leader makes the members of the shard equal to it ([`plan`]).
 
 pub mod bulk;
 pub mod catch_up;
@@ -292,7 +292,11 @@ impl Node {
         self.lease_waits.fetch_add(1, Ordering::Relaxed);
         let until = self.shard.now() + LEASE_WAIT_MAX.as_nanos() as u64;
         let mut waiting = self.leased.0.lock();
-        while self.leads(term) && self.shard.failed().is_none() && self.shard.now() < until && !self.is_stopped.load(Ordering::Acquire) {
+        while self.leads(term)
+            && self.shard.failed().is_none()
+            && self.shard.now() < until
+            && !self.is_stopped.load(Ordering::Acquire)
+        {
             if self.shard.may_serve() {
                 return true;
             }
@@ -362,13 +366,8 @@ impl Node {
         let status = self.shard.status();
         let peers = self.shard.peers();
         let roster = self.shard.roster();
-        let view = View {
-            own: self.own,
-            roster: &roster,
-            members: &status.members,
-            peers: &peers,
-            last: status.last.index,
-        };
+        let view =
+            View { own: self.own, roster: &roster, members: &status.members, peers: &peers, last: status.last.index };
         let Some(to) = successor(view) else { return };
         if let Err(error) = self.transfer(to) {
             return tracing::warn!(%error, to, "cannot hand the leadership over");
@@ -415,8 +414,10 @@ impl Node {
             Some(leader) if leader == self.own => {}
             Some(leader) => {
                 let known = roster.nodes.get(&leader).map(|member| member.address.clone());
-                let known = known.or_else(|| self.settings.identity.nodes().into_iter().find(|of| of.0 == leader).map(|of| of.1));
-                let unknown = || Error::busy(format!("node {leader} leads, and its address is not known yet; try again"));
+                let known = known
+                    .or_else(|| self.settings.identity.nodes().into_iter().find(|of| of.0 == leader).map(|of| of.1));
+                let unknown =
+                    || Error::busy(format!("node {leader} leads, and its address is not known yet; try again"));
                 return Ok(Admission::NotLeader { address: known.ok_or_else(unknown)? });
             }
             None => return Err(Error::busy("the cluster has no leader at the moment; try again")),
@@ -428,7 +429,9 @@ impl Node {
         if let Some((node, _)) = roster.nodes.iter().find(|(_, of)| !of.is_removed && of.address == advertise) {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
-                format!("node {node} has the address {advertise}: give the new node another one, or remove node {node}"),
+                format!(
+                    "node {node} has the address {advertise}: give the new node another one, or remove node {node}"
+                ),
             ));
         }
         // Node 1 is in the roster once it has described itself.
@@ -505,8 +508,7 @@ impl Node {
     fn arrange(&self, roster: &Roster, close_looks: &mut BTreeMap<NodeId, u32>) {
         let status = self.shard.status();
         let peers = self.shard.peers();
-        let view =
-            View { own: self.own, roster, members: &status.members, peers: &peers, last: status.last.index };
+        let view = View { own: self.own, roster, members: &status.members, peers: &peers, last: status.last.index };
         let Some(act) = plan(view) else {
             return close_looks.clear();
         };
@@ -665,7 +667,8 @@ impl Observer for Node {
     fn stance_changed(&self, stance: Stance) {
         let before = self.stance.send_replace(stance);
         if (before.term, before.leader) != (stance.term, stance.leader) {
-            tracing::info!(term = stance.term, leader = ?stance.leader, node = self.own, "the leader of the cluster changed");
+            let Stance { term, leader, .. } = stance;
+            tracing::info!(term, ?leader, node = self.own, "the leader of the cluster changed");
         }
         self.leased.1.notify_all();
         self.changed.notify_one();

@@ -77,7 +77,8 @@ impl Node {
         let is_shown = |node: &NodeId, member: &Member| !member.is_removed || status.members.contains(*node);
         let nodes = roster.nodes.iter().filter(|(node, member)| is_shown(node, member)).map(|(node, member)| {
             let is_own = *node == self.own;
-            let silent = heard.get(node).map_or(Duration::MAX, |heard| Duration::from_nanos(now.saturating_sub(*heard)));
+            let silent =
+                heard.get(node).map_or(Duration::MAX, |heard| Duration::from_nanos(now.saturating_sub(*heard)));
             let silent = if is_own { Duration::ZERO } else { silent };
             let peer = peers.get(node).filter(|_| leader == Some(self.own));
             NodeStatus {

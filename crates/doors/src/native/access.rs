@@ -75,7 +75,7 @@ rows! {
     Request::Group(_) | Request::Security(_) | Request::Queue(_) | Request::Cache(_) => "", Needs::Inside;
     Request::Cluster(ClusterRequest::Describe) => "cluster: describe", Needs::Cluster(Operation::Describe);
     Request::Cluster(ClusterRequest::IssueToken { .. }) => "cluster: issue a token", Needs::Cluster(Operation::Alter);
-    Request::Cluster(ClusterRequest::Transfer { .. }) => "cluster: transfer the leadership", Needs::Cluster(Operation::Alter);
+    Request::Cluster(ClusterRequest::Transfer { .. }) => "cluster: change the leader", Needs::Cluster(Operation::Alter);
     Request::Cluster(ClusterRequest::Remove { .. }) => "cluster: remove a node", Needs::Cluster(Operation::Alter);
 }
 

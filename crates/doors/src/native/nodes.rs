@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use broker::Broker;
 use engine::Result;
-use wire::nodes::{ClusterRequest, ClusterResponse};
 use wire::Response;
+use wire::nodes::{ClusterRequest, ClusterResponse};
 
 pub(super) async fn answer(broker: &Arc<Broker>, request: ClusterRequest) -> Result<Response> {
     let answer = match request {

@@ -12,8 +12,8 @@ use super::Yes;
 pub enum Cluster {
     /// Make a data directory the first node of a new cluster; its topics and records stay as they are
     ///
-    /// The broker of the directory must be stopped. Start it again afterwards: it is a node then. The address is the one
-    /// at which other nodes reach it; with an address of 127.0.0.1 all nodes have to be on this machine.
+    /// The broker of the directory must be stopped. Start it again afterwards: it is a node then. The address is the
+    /// one at which other nodes reach it; with an address of 127.0.0.1 all nodes have to be on this machine.
     #[command(after_help = "\
 Examples:
   thalweg cluster init --data ./a --advertise 10.0.0.1:7402
@@ -130,8 +130,8 @@ Examples:
     /// Start three nodes on this machine, kill the leader under load, and check that nothing was lost
     ///
     /// The nodes are processes of this program on free ports, with their data in a temporary folder. A client publishes
-    /// numbered records and waits for their acknowledgements; the leader is killed every five seconds and started again.
-    /// At the end all records are read back and compared, and everything is removed.
+    /// numbered records and waits for their acknowledgements; the leader is killed every five seconds and started
+    /// again. At the end all records are read back and compared, and everything is removed.
     #[command(after_help = "\
 Examples:
   thalweg cluster demo
@@ -140,7 +140,12 @@ Examples:
 Exit code 1: an acknowledged record was lost, or a record is in the log twice or out of order.")]
     Demo {
         /// Time for which records are published
-        #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(2..=86_400))]
+        #[arg(
+            long,
+            value_name = "SECONDS",
+            default_value_t = 20,
+            value_parser = clap::value_parser!(u64).range(2..=86_400)
+        )]
         seconds: u64,
     },
 }

@@ -9,6 +9,9 @@ use cluster::transport::PeerStats;
 
 use super::gateway::Gateway;
 
+/// Metric of the connection to another node: its name, its help, and its value.
+type OfPeer = (&'static str, &'static str, fn(&PeerStats) -> u64);
+
 /// Writes the metrics that each node has, whether it leads or not.
 pub(super) fn expose(node: &Node, gateway: &Gateway, out: &mut Exposition<'_>) -> fmt::Result {
     let status = node.status();
@@ -32,7 +35,11 @@ pub(super) fn expose_role(node: &Node, out: &mut Exposition<'_>) -> fmt::Result 
 }
 
 fn expose_log(status: &Status, out: &mut Exposition<'_>) -> fmt::Result {
-    out.gauge("thalweg_cluster_leader", "Number of the node that leads; 0 if none is known", status.leader.unwrap_or(0))?;
+    out.gauge(
+        "thalweg_cluster_leader",
+        "Number of the node that leads; 0 if none is known",
+        status.leader.unwrap_or(0),
+    )?;
     out.gauge("thalweg_cluster_nodes", "Nodes of the cluster", status.nodes.len() as u64)?;
     let is_failed = status.failed.is_some();
     out.gauge("thalweg_cluster_failed", "1: this node takes no part until it is restarted", is_failed.into())?;
@@ -53,14 +60,14 @@ fn expose_links(node: &Node, out: &mut Exposition<'_>) -> fmt::Result {
     let rows = |value: fn(&PeerStats) -> u64| -> Vec<(String, u64)> {
         stats.peers.iter().map(|peer| (peer.node.to_string(), value(peer))).collect()
     };
-    let gauges: [(&str, &str, fn(&PeerStats) -> u64); 2] = [
+    let gauges: [OfPeer; 2] = [
         ("connected", "1: the other node is connected", |peer| peer.is_connected.into()),
         ("queued_bytes", "Bytes that wait for the connection to the other node", |peer| peer.queued_bytes),
     ];
     for (what, help, value) in gauges {
         out.gauges(&format!("thalweg_cluster_peer_{what}"), help, "node", &rows(value))?;
     }
-    let counters: [(&str, &str, fn(&PeerStats) -> u64); 6] = [
+    let counters: [OfPeer; 6] = [
         ("sent_bytes", "Bytes sent to the other node", |peer| peer.sent_bytes),
         ("received_bytes", "Bytes received from the other node", |peer| peer.received_bytes),
         ("links", "Times that the other node was connected", |peer| peer.links),

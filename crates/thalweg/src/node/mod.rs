@@ -27,8 +27,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::config::Config;
-use crate::restore::restore;
 use crate::process::{Process, Starting};
+use crate::restore::restore;
 use crate::server::Server;
 use gateway::Gateway;
 use nodes::OfNode;
@@ -128,7 +128,8 @@ impl NodeServer {
         };
         if let Some(address) = config.address("cluster_status").map_err(io::Error::other)? {
             let (node, process, gateway) = (node.clone(), process.clone(), gateway.clone());
-            let own = Own { node, process, gateway, serving: server.serving.clone() };
+            let serving = server.serving.clone();
+            let own = Own { node, process, gateway, serving, connections: own::connections() };
             server.status_address = Some(own.serve(address, server.shutdown.drain())?);
         }
         let first = server.accept()?;
@@ -339,10 +340,9 @@ fn open_node(
     // A batch that is not committed must be in no segment.
     settings.journal.through_bytes_min = usize::MAX;
     let mut opening = node::opening(&identity, node::clock);
-    let opened =
-        crate::server::opened(data, |progress| {
-            Store::open_front(Arc::new(RealDisk), data, settings, wall_clock, &mut opening, progress)
-        });
+    let opened = crate::server::opened(data, |progress| {
+        Store::open_front(Arc::new(RealDisk), data, settings, wall_clock, &mut opening, progress)
+    });
     let (store, topics) = opened.map_err(io::Error::other)?;
     Leadership::check_topics(&topics).map_err(io::Error::other)?;
     let shard = opening.shard().ok_or_else(|| io::Error::other("the log of the cluster was not started"))?;

@@ -1,5 +1,5 @@
-//! Answers of a node for itself over HTTP, whether it leads or follows: its metrics, and probes. The doors of a follower
-//! hand over to the leader, so that they say nothing about the follower.
+//! Answers of a node for itself over HTTP, whether it leads or follows: its metrics, and probes. The doors of a
+//! follower hand over to the leader, so that they say nothing about the follower.
 //!
 //! There is no login, and TLS only if the client begins with it: the answers have numbers of the node, and no names.
 
@@ -39,6 +39,12 @@ pub(super) struct Own {
     pub gateway: Arc<Gateway>,
     /// Broker that this node runs while it leads.
     pub serving: Arc<Mutex<Option<Server>>>,
+    pub connections: Arc<Connections>,
+}
+
+/// Returns the limit of the connections to one node.
+pub(super) fn connections() -> Arc<Connections> {
+    Connections::new(ConnectionLimits::up_to(CONNECTIONS_MAX))
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -57,14 +63,14 @@ impl Own {
             body_bytes_max: 0,
             ..HttpSettings::default()
         };
-        let limits = ConnectionLimits::up_to(CONNECTIONS_MAX);
+        let connections = self.connections.clone();
         let tls = self.process.tls.clone();
         let own = Arc::new(self);
         let service = service_fn(move |request: Request<RequestBody>| {
             let own = own.clone();
             async move { Ok::<_, Infallible>(own.answer(request.uri().path()).await) }
         });
-        let server = HttpServer::new(settings, Some(&tls), Connections::new(limits), service)?;
+        let server = HttpServer::new(settings, Some(&tls), connections, service)?;
         tokio::spawn(server.serve(acceptors, drain));
         Ok(sockets.address())
     }
@@ -126,6 +132,10 @@ impl Own {
             to_text(Box::new(Collect(move |out: &mut Exposition<'_>| {
                 metrics::expose_role(&self.node, out)?;
                 metrics::expose(&self.node, &self.gateway, out)?;
+                let (open, refused) = (self.connections.open() as u64, self.connections.refused());
+                out.gauge("thalweg_cluster_status_connections", "Open connections at cluster_status", open)?;
+                let help = "Connections at cluster_status refused at a limit";
+                out.counter("thalweg_cluster_status_connections_refused", help, refused)?;
                 expose_process(&workers, out)
             })))
         };

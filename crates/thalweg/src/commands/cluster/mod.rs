@@ -14,15 +14,14 @@ use storage::{RealDisk, Store};
 use thalweg::VERSION;
 use thalweg::config::Config;
 
-use super::user::{on, say};
+use super::user::say;
 use crate::args::{Cluster, Global};
 use crate::block_on;
+use crate::output::{FAILED, Failure, NO_BROKER, Result, USAGE};
 use crate::{load, load_without_context};
-use crate::output::{FAILED, Failure, Result, USAGE};
 
 pub fn run(global: &Global, command: Cluster) -> Result {
     let offline = || load_without_context(global, Vec::new());
-    let running = || load(global, Vec::new());
     match command {
         Cluster::Init { data, advertise } => {
             let config = offline()?;
@@ -36,17 +35,37 @@ pub fn run(global: &Global, command: Cluster) -> Result {
             join(token.trim(), &directory(&offline()?, data)?, &advertise, global.json)
         }
         Cluster::Token { data: Some(data), minutes } => token(&data, minutes, global.json),
-        Cluster::Token { data: None, minutes } => {
-            let token = on(&running()?, async |client| client.issue_join_token(minutes).await)?;
-            say(global.json, json!({ "token": token.reveal(), "minutes": minutes }), token.reveal())
-        }
-        Cluster::Status => nodes::status(&running()?, global.json),
-        Cluster::Transfer { node } => nodes::transfer(&running()?, node, global.json),
-        Cluster::Drain { node } => nodes::drain(&running()?, node, global.json),
-        Cluster::Leave { node, yes } => nodes::leave(&running()?, node, yes, global.json),
-        Cluster::Replace { node, minutes, yes } => nodes::replace(&running()?, node, minutes, yes, global.json),
         Cluster::Demo { seconds } => super::cluster_demo::run(seconds, global.json),
+        command => operate(&load(global, Vec::new())?, command, global.json).map_err(without_leader),
     }
+}
+
+/// Runs a command that a running cluster carries out.
+fn operate(config: &Config, command: Cluster, is_json: bool) -> Result {
+    match command {
+        Cluster::Status => nodes::status(config, is_json),
+        Cluster::Token { minutes, .. } => nodes::token(config, minutes, is_json),
+        Cluster::Transfer { node } => nodes::transfer(config, node, is_json),
+        Cluster::Drain { node } => nodes::drain(config, node, is_json),
+        Cluster::Leave { node, yes } => nodes::leave(config, node, yes, is_json),
+        Cluster::Replace { node, minutes, yes } => nodes::replace(config, node, minutes, yes, is_json),
+        Cluster::Init { .. } | Cluster::Join { .. } | Cluster::Demo { .. } => {
+            Err(Failure::new(USAGE, "this command works on files, not on a running cluster"))
+        }
+    }
+}
+
+/// Adds to the failure of a connection that the nodes may run, and have no leader.
+fn without_leader(failure: Failure) -> Failure {
+    if failure.code != NO_BROKER {
+        return failure;
+    }
+    let message = format!(
+        "{}; if a node runs there, the cluster has no leader: more than half of its nodes have to run and to reach \
+         each other. GET /readyz at cluster_status of a node, or its log, gives the reason",
+        failure.message
+    );
+    Failure::new(NO_BROKER, message)
 }
 
 fn directory(config: &Config, named: Option<PathBuf>) -> Result<PathBuf> {
@@ -58,7 +77,8 @@ fn directory(config: &Config, named: Option<PathBuf>) -> Result<PathBuf> {
 fn init(config: &Config, data: &Path, advertise: &str, is_json: bool) -> Result {
     if let Some(identity) = Identity::load(data)? {
         let (node, cluster, shown) = (identity.node(), identity.cluster(), data.display());
-        let message = format!("{shown} is node {node} of the cluster {cluster:032x} already: thalweg serve --data {shown}");
+        let message =
+            format!("{shown} is node {node} of the cluster {cluster:032x} already: thalweg serve --data {shown}");
         return Err(Failure::new(FAILED, message));
     }
     // The directory is opened once, so that it exists, is not in use, and is not damaged.

@@ -34,10 +34,16 @@ pub fn status(config: &Config, is_json: bool) -> Result {
     Ok(writeln!(out, "{}\n\n{nodes}", head(&status))?)
 }
 
+pub fn token(config: &Config, minutes: u32, is_json: bool) -> Result {
+    let token = on(config, async |client| client.issue_join_token(minutes).await)?;
+    say(is_json, json!({ "token": token.reveal(), "minutes": minutes }), token.reveal())
+}
+
 fn head(status: &ClusterStatus) -> String {
     let ClusterStatus { cluster, term, committed, waiting_bytes, .. } = status;
     let leader = status.leader.map_or_else(|| "no node leads".to_owned(), |leader| format!("node {leader} leads"));
-    let waiting = if *waiting_bytes > 0 { format!(", {} wait for a majority", bytes(*waiting_bytes)) } else { String::new() };
+    let waiting =
+        if *waiting_bytes > 0 { format!(", {} wait for a majority", bytes(*waiting_bytes)) } else { String::new() };
     format!(
         "cluster {cluster}: {leader} in term {term}\n{} committed{waiting}\n{}",
         count(*committed, "entry"),
@@ -52,7 +58,9 @@ fn safety(status: &ClusterStatus) -> String {
     let majority = voters.len() / 2 + 1;
     let votes = format!("{alive} of {} answer", count(voters.len() as u64, "voter"));
     match alive.saturating_sub(majority) {
-        0 if voters.len() == 1 => format!("{votes}: without it nothing is served; add nodes with thalweg cluster token"),
+        0 if voters.len() == 1 => {
+            format!("{votes}: without it nothing is served; add nodes with thalweg cluster token")
+        }
         0 if alive == voters.len() => format!("{votes}: if one fails, nothing is served; add a node"),
         0 => format!("{votes}: if one more fails, nothing is served; start the silent ones, or replace them"),
         spare => format!("{votes}: {} may fail", count(spare as u64, "node")),
@@ -169,7 +177,8 @@ async fn hand_over(client: &Client, to: u64) -> Result<u64> {
         }
         if Instant::now() > until {
             let waited = ELECTION_TIME_MAX.as_secs();
-            let message = format!("node {to} does not lead after {waited} s; see thalweg cluster status, and try again");
+            let message =
+                format!("node {to} does not lead after {waited} s; see thalweg cluster status, and try again");
             return Err(Failure::new(FAILED, message));
         }
         tokio::time::sleep(LOOK_EVERY).await;
@@ -198,7 +207,8 @@ pub fn replace(config: &Config, node: u64, minutes: u32, yes: Yes, is_json: bool
         let status = client.describe_cluster().await?;
         let lost = status.known(node)?;
         if lost.is_alive {
-            let message = format!("node {node} answers, so it is not lost: use thalweg cluster leave {node}, or stop it");
+            let message =
+                format!("node {node} answers, so it is not lost: use thalweg cluster leave {node}, or stop it");
             return Err(Failure::new(FAILED, message));
         }
         status.check_removal(node)?;
@@ -207,8 +217,8 @@ pub fn replace(config: &Config, node: u64, minutes: u32, yes: Yes, is_json: bool
         client.remove_node(node).await?;
         let token = client.issue_join_token(minutes).await?;
         let text = format!(
-            "node {node} was removed, and its directory cannot come back. Add the node that replaces it within {minutes} \
-             minutes:\nthalweg cluster join {} --data DIR --advertise {address}\nthalweg serve --data DIR",
+            "node {node} was removed, and its directory cannot come back. Add the node that replaces it within \
+             {minutes} minutes:\nthalweg cluster join {} --data DIR --advertise {address}\nthalweg serve --data DIR",
             token.reveal()
         );
         say(is_json, json!({ "removed": node, "token": token.reveal(), "minutes": minutes }), &text)

@@ -372,7 +372,10 @@ pub mod tests {
         assert_eq!(rows[1], ["2", "leader", "answers", "0"]);
         assert_eq!(rows[2], ["3", "learner", "answers", "0"]);
         assert!(items.has_nodes() && !Items::default().has_nodes());
-        assert_eq!(items.to_json()["nodes"][0], json!({ "node": 1, "role": "voter", "is_alive": false, "behind": 1500 }));
+        assert_eq!(
+            items.to_json()["nodes"][0],
+            json!({ "node": 1, "role": "voter", "is_alive": false, "behind": 1500 })
+        );
     }
 
     #[test]

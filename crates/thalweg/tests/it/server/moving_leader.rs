@@ -15,7 +15,7 @@ use client::{
 use doors::native::{Native, Settings as NativeSettings};
 use net::quic::Windows;
 use net::tls::{Identity, IdentitySource, Tls};
-use net::{Ports, Sockets, ConnectionLimits, Connections, Shutdown, Workers};
+use net::{ConnectionLimits, Connections, Ports, Shutdown, Sockets, Workers};
 use storage::{RealDisk, Store, StoreSettings};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;

@@ -50,7 +50,8 @@ pub(super) async fn exchange(address: SocketAddr, login: Option<&str>, sent: &Se
 
 /// Returns an example of a route, whose path names the usual resources.
 fn route(call: &'static str, body: &str) -> Http {
-    let names = [("topic", "t"), ("queue", "q"), ("cache", "c"), ("group", "g"), ("key", "k"), ("redrive", "1"), ("node", "1")];
+    let names =
+        [("topic", "t"), ("queue", "q"), ("cache", "c"), ("group", "g"), ("key", "k"), ("redrive", "1"), ("node", "1")];
     at(call, &names, body)
 }
 

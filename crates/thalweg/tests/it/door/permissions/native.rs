@@ -69,7 +69,7 @@ fn of_topics() -> Vec<Native> {
         then("stats", Request::Stats),
         then("cluster: describe", Request::Cluster(ClusterRequest::Describe)),
         then("cluster: issue a token", Request::Cluster(ClusterRequest::IssueToken { minutes: 60 })),
-        then("cluster: transfer the leadership", Request::Cluster(ClusterRequest::Transfer { to: 2 })),
+        then("cluster: change the leader", Request::Cluster(ClusterRequest::Transfer { to: 2 })),
         then("cluster: remove a node", Request::Cluster(ClusterRequest::Remove { node: 2 })),
         then("init_producer", Request::InitProducer),
     ]
