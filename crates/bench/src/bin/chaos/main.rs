@@ -1,5 +1,5 @@
-//! Cluster under faults: nodes as processes, open-loop clients outside of them, faults from a seed, and checkers of what
-//! the clients saw. `cargo xtask chaos` builds the broker and runs this program.
+//! Cluster under faults: nodes as processes, open-loop clients outside of them, faults from a seed, and checkers of
+//! what the clients saw. `cargo xtask chaos` builds the broker and runs this program.
 
 mod check;
 mod clients;
@@ -115,7 +115,8 @@ async fn run(settings: &Settings) -> Outcome<usize> {
     let begin = Instant::now();
     let mut totals = Totals::default();
     for seed in settings.seed.. {
-        if begin.elapsed() >= Duration::from_secs(60 * settings.minutes) {
+        let rest = Duration::from_secs(60 * settings.minutes).saturating_sub(begin.elapsed());
+        if rest.is_zero() || (seed > settings.seed && rest < AROUND + SHORTEST) {
             break;
         }
         if !settings.is_fresh && report.has(seed, settings.nodes) {
@@ -133,7 +134,6 @@ async fn run(settings: &Settings) -> Outcome<usize> {
         if let Some(why) = fallback {
             println!("== chaos: no network namespaces, so nothing is cut: {why}");
         }
-        let rest = Duration::from_secs(60 * settings.minutes).saturating_sub(begin.elapsed());
         let time = settings.round.min(rest.saturating_sub(AROUND)).max(SHORTEST);
         let finished = Round::new(seed, settings.nodes, time, folder, &settings.program, network).run().await;
         println!("== chaos: seed {seed}: {}", finished.summary());
