@@ -135,7 +135,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         usage: "chaos [--minutes N]",
-        about: "Faults for a cluster of processes under load, then checks of it (--seed S, --nodes 3|5, --loopback, --fresh, --release)",
+        about: "Faults for a cluster under load, then checks (--seed S, --nodes 3|5, --loopback, --fresh, --release)",
         run: chaos::run,
     },
     Command {

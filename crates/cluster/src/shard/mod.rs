@@ -236,8 +236,8 @@ impl Shard {
         }
     }
 
-    /// Ends the fetch of a state that was offered: the store includes the log up to an index, durably, and these are the
-    /// cluster's nodes there. `None` if it failed: the leader offers it again.
+    /// Ends the fetch of a state that was offered: the store includes the log up to an index, durably, and these are
+    /// the cluster's nodes there. `None` if it failed: the leader offers it again.
     pub fn installed(&self, state: Option<(Index, Roster)>) {
         let Some(message) = self.offered.lock().take() else { return };
         let Some((index, roster)) = state else { return };

@@ -54,7 +54,8 @@ impl SaveRow {
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u8(VERSION);
-        out.put_u8(u8::from(self.install.is_some()) * INSTALL | u8::from(self.hard.is_some()) * HARD);
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        out.put_u8(flag(self.install.is_some(), INSTALL) | flag(self.hard.is_some(), HARD));
         if let Some((point, roster)) = &self.install {
             put_point(&mut out, point);
             roster.put(&mut out);

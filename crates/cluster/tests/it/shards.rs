@@ -54,10 +54,13 @@ fn store_settings() -> StoreSettings {
     }
 }
 
+/// A node that runs, and the way to it.
+type Running = (Sender<Part>, Weak<TestNode>);
+
 /// The network: which nodes run, and what cannot pass between them.
 #[derive(Default)]
 struct Network {
-    nodes: Mutex<BTreeMap<NodeId, (Sender<Part>, Weak<TestNode>)>>,
+    nodes: Mutex<BTreeMap<NodeId, Running>>,
     /// Pairs of nodes, of which nothing of the first reaches the second.
     cuts: Mutex<BTreeSet<(NodeId, NodeId)>>,
     /// Source of losses and repetitions, if there are any.

@@ -107,8 +107,8 @@ impl Native {
         Self { server: Server::start(service, workers, connections, shutdown), telemetry }
     }
 
-    /// Serves at all sockets: TCP, QUIC, and the Unix socket if there is one. Returns the function that serves forwarded
-    /// connections.
+    /// Serves at all sockets: TCP, QUIC, and the Unix socket if there is one. Returns the function that serves
+    /// forwarded connections.
     pub fn listen(&self, settings: &Settings, sockets: &Sockets, tls: &Tls, workers: &Workers) -> io::Result<Forward> {
         let tls = tls.server_config(&[wire::negotiate::ALPN])?;
         let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };

@@ -30,8 +30,8 @@ pub enum Spot {
     },
 }
 
-/// Leader epochs of the batches of a directory. The field is outside of a batch's checksum, so damage is noticed only if
-/// few values are right.
+/// Leader epochs of the batches of a directory. The field is outside of a batch's checksum, so damage is noticed only
+/// if few values are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Epochs {
     /// A single broker: all batches have the epoch 0.

@@ -99,7 +99,7 @@ impl<E: Serialize> History<E> {
     pub fn add(&self, event: &E) {
         let line = serde_json::to_string(event).expect("invariant: events are JSON");
         let mut file = self.file.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        writeln!(file, "{line}").expect("the history cannot be written");
+        writeln!(file, "{line}").expect("invariant: the history has a disk with room");
     }
 
     pub fn flush(&self) -> io::Result<()> {
@@ -107,7 +107,8 @@ impl<E: Serialize> History<E> {
     }
 }
 
-/// Reads the events of a file; none if it does not exist. A client that was killed may have left half a line at the end.
+/// Reads the events of a file; none if it does not exist. A client that was killed may have left half a line at its
+/// end.
 pub fn read<E: DeserializeOwned>(path: &Path) -> io::Result<Vec<E>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
