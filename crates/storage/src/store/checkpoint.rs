@@ -12,7 +12,6 @@ use crate::checkpoint::{Checkpoint, STATE_BYTES_MAX};
 use crate::disk::{failed, replace};
 use crate::journal::Journal;
 use crate::journal::recover::Origin;
-use crate::partition::scan::Epochs;
 use crate::state::Doomed;
 
 #[derive(Clone)]
@@ -143,8 +142,8 @@ impl Store {
         // An entry that is finished after this, and that the log in front does not keep, is after the origin.
         let origin = only_from.map_or_else(|| journal.origin(), |last| last.origin);
         let kept = self.shared.log.get().filter(|_| only_from.is_none()).and_then(|log| log.keep());
-        if kept.is_none() && only_from.is_none() && self.shared.epochs == Epochs::Terms {
-            // A directory whose checkpoint has no state would be opened as that of a new node.
+        if kept.is_none() && only_from.is_none() && self.had_state {
+            // A directory whose checkpoint has no state any more would be opened as that of a new node.
             return Err(Error::busy("the log of the cluster has no state for a checkpoint yet"));
         }
         let earlier = kept.as_ref().and_then(|kept| kept.origin).filter(|kept| kept.position < origin.position);

@@ -85,6 +85,8 @@ pub struct Store {
     shared: Arc<Shared>,
     state: Arc<Mutex<State>>,
     changes: Arc<Changes>,
+    /// `true` if the checkpoint with which the directory was opened had the state of a log in front of the journal.
+    had_state: bool,
     /// Held while a checkpoint is taken.
     checkpoint: Mutex<LastCheckpoint>,
     /// Time of the last [`Store::age_tails`].

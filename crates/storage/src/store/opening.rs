@@ -137,6 +137,7 @@ impl Store {
             let kept = found.as_ref().and_then(|found| found.state.as_deref());
             front.adopt(kept.unwrap_or_default())?;
         }
+        let had_state = found.as_ref().is_some_and(|found| found.state.is_some());
         let (directory, tail) = match found {
             None => {
                 refuse_leftovers(&**disk, dir, &journal_dir).map_err(unfit)?;
@@ -174,6 +175,7 @@ impl Store {
             changes: Arc::new(Changes::new(shared.clone(), state.clone())),
             shared,
             state,
+            had_state,
             checkpoint: Mutex::new(LastCheckpoint { at: Instant::now(), is_failed: false, written: None }),
             aged: Mutex::new(Instant::now()),
             compaction: Mutex::default(),

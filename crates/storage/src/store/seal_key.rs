@@ -51,9 +51,15 @@ mod tests {
             let disk = Arc::new(RealDisk);
             Store::open(disk, dir.path(), StoreSettings::default(), || 0, &mut |_| {}).expect("opened").0
         };
-        assert_eq!(open().seal_key(), Ok(None));
-        open().put_seal_key(&[7; 32]).expect("written");
-        assert_eq!(open().seal_key(), Ok(Some([7; 32])));
+        // The threads of a store hold its directory until they have ended.
+        let with = |call: &dyn Fn(&Store)| {
+            let store = open();
+            call(&store);
+            store.stop().expect("stopped");
+        };
+        with(&|store| assert_eq!(store.seal_key(), Ok(None)));
+        with(&|store| store.put_seal_key(&[7; 32]).expect("written"));
+        with(&|store| assert_eq!(store.seal_key(), Ok(Some([7; 32]))));
         let path = dir.path().join(NAME);
         assert_eq!(std::fs::metadata(&path).expect("it exists").permissions().mode() & 0o777, 0o600);
         std::fs::write(&path, [7; 31]).expect("written");

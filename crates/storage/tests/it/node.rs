@@ -365,7 +365,7 @@ fn a_directory_of_a_node_is_not_opened_or_repaired_as_that_of_a_broker() {
     drop(node);
     let refused = open(&disk.kill(), Path::new(DIR), small(1)).map(drop).expect_err("it is a node's");
     assert_eq!(refused.kind, ErrorKind::Denied);
-    assert!(refused.message.contains("--cluster"), "{refused}");
+    assert!(refused.message.contains("its folder cluster"), "{refused}");
     let inspection = Inspection::open(Arc::new(disk.kill()), Path::new(DIR)).expect("inspected");
     let report = inspection.report(true, &mut |_| {}).expect("a report");
     assert_eq!((report.node_bytes, report.damages.len()), (Some(8), 0), "{:?}", report.damages);
