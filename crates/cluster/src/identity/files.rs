@@ -129,7 +129,11 @@ pub(crate) fn expect_empty(data: &Path) -> Result<()> {
 }
 
 fn exists(path: &Path) -> Result<bool> {
-    path.try_exists().map_err(failed("read", path))
+    match path.try_exists() {
+        // A file where the data directory should be has no files of a node.
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(false),
+        exists => exists.map_err(failed("read", path)),
+    }
 }
 
 /// Writes the files of a new identity. They appear together.
