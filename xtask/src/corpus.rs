@@ -408,6 +408,15 @@ fn clear(folder: &Path) -> std::io::Result<()> {
 }
 
 /// Returns tokens of joining programs, of which the checksum is computed, and lines that are none.
+/// Inserts a seed, and its beginnings of several lengths.
+fn insert_with_cuts(seeds: &mut Seeds, target: &'static str, name: &str, seed: Vec<u8>) {
+    for quarters in 1..4 {
+        let cut = seed[..seed.len() * quarters / 4].to_vec();
+        seeds.insert((target, format!("{name}-cut_{quarters}")), cut);
+    }
+    seeds.insert((target, name.to_owned()), seed);
+}
+
 fn tokens() -> [(&'static str, Vec<u8>); 4] {
     // Version, fingerprint, id, expiry, an address with its length, signature.
     let good = |version: u8, address: &str| {
@@ -428,13 +437,13 @@ fn seeds() -> Outcome<Seeds> {
         seeds.insert(("node_link", name), frame);
     }
     for (name, frame) in vectors(JOIN_FRAMES)? {
-        seeds.insert(("join_message", name), frame);
+        insert_with_cuts(&mut seeds, "join_message", &name, frame);
     }
     for (name, token) in tokens() {
-        seeds.insert(("join_token", name.to_owned()), token);
+        insert_with_cuts(&mut seeds, "join_token", name, token);
     }
     for (name, snapshot) in PRODUCERS {
-        seeds.insert(("node_manifest", (*name).to_owned()), encode_manifest(snapshot));
+        insert_with_cuts(&mut seeds, "node_manifest", name, encode_manifest(snapshot));
     }
     let mut stream = Vec::new();
     for (family, target) in [("requests", "request"), ("responses", "response"), ("pushes", "response")] {
