@@ -15,7 +15,10 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Data commands", &["publish", "subscribe", "request", "reply", "queue", "cache"]),
     (
         "Management commands",
-        &["topic", "group", "user", "role", "tenant", "token", "key", "quota", "acl", "audit", "config", "inspect"],
+        &[
+            "topic", "group", "user", "role", "tenant", "token", "key", "quota", "acl", "audit", "cluster", "config",
+            "inspect",
+        ],
     ),
     ("Connection commands", &["context", "login", "logout"]),
     ("Measurement commands", &["bench"]),
