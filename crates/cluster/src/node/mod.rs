@@ -2,7 +2,7 @@
 //!
 //! The node tells the rest of the process when it leads ([`Node::lead`]) and when that is over
 //! ([`Node::until_deposed`]). The nodes that belong to the cluster are in the [`Roster`], which the log replicates; the
-//! leader makes the members of the shard equal to it ([`plan`]).
+//! leader makes the members of the shard equal to it ([`mod@plan`]).
 
 pub mod bulk;
 pub mod catch_up;

@@ -1,11 +1,11 @@
 //! One shard of the cluster on one node: the log in front of the journal.
 //!
 //! A publisher's row goes into a queue and wakes the journal's thread ([`Journal::call`]). Before it gathers a block,
-//! that thread makes one entry of all rows in the queue ([`Shard::fill`]): it gives the rows and their description to
+//! that thread makes one entry of all rows in the queue ([`Source::fill`]): it gives the rows and their description to
 //! the journal and sends them to the followers at the same moment. So a replicated publish has no more changes of
 //! threads on the leader than one of a single broker, and the leader's sync runs while the followers sync.
 //!
-//! Everything that the journal gets of the shard, it gets under the lock of the [`Machine`], in the order in which the
+//! Everything that the journal gets of the shard, it gets under the lock of the machine, in the order in which the
 //! consensus decided it. Owners are told without that lock, by whichever thread learns that an entry is committed;
 //! entries of other leaders are applied by a thread of their own.
 
