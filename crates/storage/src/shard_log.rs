@@ -34,6 +34,10 @@ pub trait ShardLog: Send + Sync {
         false
     }
 
+    /// Sets a callback that runs when there is room again after [`ShardLog::admit`] refused a caller for a reason of
+    /// this log. The journal has its own.
+    fn on_room(&self, _tell: Box<dyn Fn() + Send + Sync>) {}
+
     /// Returns what the next checkpoint keeps for this log. It is called before the partitions' states are taken, so
     /// everything that the returned state regards as applied has to be applied by then. `None`: the checkpoint is that
     /// of a single broker.

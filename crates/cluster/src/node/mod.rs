@@ -109,7 +109,7 @@ pub struct Node {
     seal_key: Zeroizing<[u8; 32]>,
     transport: OnceLock<Arc<Transport>>,
     stance: watch::Sender<Stance>,
-    /// What this node says of itself.
+    /// Description that this node gives of itself.
     description: Mutex<Member>,
     /// Notified when the members or the nodes may have to change.
     changed: Notify,
@@ -249,6 +249,14 @@ impl Node {
         known.leader
     }
 
+    /// Waits until another node than this one leads, or none.
+    pub async fn until_leader_changes(&self, leader: NodeId) {
+        let mut stance = self.stance.subscribe();
+        if stance.wait_for(|stance| stance.leader != Some(leader)).await.is_err() {
+            tracing::debug!("the node is stopped");
+        }
+    }
+
     /// Waits until this node leads and may serve. From then on it takes records, until [`Node::until_deposed`] returns.
     pub async fn lead(&self) -> Term {
         let mut stance = self.stance.subscribe();
@@ -280,13 +288,13 @@ impl Node {
         if stance.wait_for(is_over).await.is_err() {
             tracing::debug!("the node is stopped");
         }
-        self.shard.close();
+        self.shard.close(term);
     }
 
     /// Returns `true` if this node may answer clients in a term. If its lease has just lapsed, it waits until the lease
     /// is renewed or the leadership is over: nothing could be answered in the meantime.
     pub fn may_serve(&self, term: Term) -> bool {
-        if self.shard.may_serve() {
+        if self.shard.may_serve(term) {
             return true;
         }
         self.lease_waits.fetch_add(1, Ordering::Relaxed);
@@ -297,7 +305,7 @@ impl Node {
             && self.shard.now() < until
             && !self.is_stopped.load(Ordering::Acquire)
         {
-            if self.shard.may_serve() {
+            if self.shard.may_serve(term) {
                 return true;
             }
             self.leased.1.wait_for(&mut waiting, TICK / 5);
@@ -618,7 +626,7 @@ fn shared_key(store: &Store) -> Result<Zeroizing<[u8; 32]>> {
     Ok(key)
 }
 
-/// What the transport calls. It holds nothing of the node, which ends the transport.
+/// Receiver of the calls of the transport. It holds nothing of the node, which ends the transport.
 struct Heard(Weak<Node>);
 
 impl Receiver for Heard {
@@ -626,9 +634,7 @@ impl Receiver for Heard {
         let Some(node) = self.0.upgrade() else { return };
         node.heard.lock().insert(from, node.shard.now());
         parts.into_iter().for_each(|part| node.shard.receive(part));
-        if node.shard.may_serve() {
-            node.leased.1.notify_all();
-        }
+        node.leased.1.notify_all();
     }
 
     fn connected(&self, other: NodeId) {

@@ -1,4 +1,4 @@
-//! What the leader does so that the members of the shard are the nodes of the roster.
+//! Steps of the leader, so that the members of the shard are the nodes of the roster.
 
 use consensus::{Index, Members, NodeId, Peer};
 

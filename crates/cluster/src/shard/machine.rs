@@ -27,7 +27,7 @@ const OFFER_AGAIN_TICKS: u64 = 40;
 /// Owners of a block, each with its mark.
 pub(super) type Owners = Vec<(Arc<dyn Owner>, u64)>;
 
-/// What this node is for the shard.
+/// Part of this node in the shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stance {
     pub term: Term,
@@ -171,8 +171,18 @@ impl Machine {
 
     /// Takes the announcement of a state that this node has fetched.
     pub fn install(&mut self, message: Message, roster: Roster, now: Time) -> Result<(), Refused> {
-        self.roster = roster;
+        // While the state was fetched, the log may have come further than that.
+        if matches!(&message.kind, Kind::Install(point) if point.position.index > self.settled) {
+            self.roster = roster;
+        }
         self.pass(message, Vec::new(), now)
+    }
+
+    /// Returns everybody who waits, for a node that takes no part any more.
+    pub fn give_up(&mut self) -> Owners {
+        self.waiting_bytes = 0;
+        let waiting = self.waiting.drain(..).flat_map(|waiting| waiting.owners);
+        self.failing.drain(..).chain(waiting).collect()
     }
 
     fn pass(&mut self, message: Message, blocks: Vec<Block>, now: Time) -> Result<(), Refused> {

@@ -74,15 +74,19 @@ pub struct Shard {
     settling: Mutex<()>,
     /// Held while the store takes what other leaders have committed.
     storing: Mutex<()>,
-    applier: Applier,
+    applier: Arc<Applier>,
     links: OnceLock<Arc<dyn Links>>,
     observer: OnceLock<Weak<dyn Observer>>,
     store: OnceLock<Weak<Store>>,
     /// Announcement of the state that this node fetches.
     offered: Mutex<Option<Message>>,
-    on_room: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
+    on_room: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Held while the observer is told of the stance, so that the last one that it hears is the last one.
+    telling: Mutex<()>,
     /// Time until which this node may serve by itself; 0 if it does not lead.
     lease: AtomicU64,
+    /// Term in which this node leads; 0 if it does not.
+    led: AtomicU64,
     in_flight: AtomicU64,
     failed: OnceLock<Error>,
     saver: OnceLock<Arc<dyn Owner>>,
@@ -139,13 +143,15 @@ impl Shard {
             queue: Mutex::default(),
             settling: Mutex::default(),
             storing: Mutex::default(),
-            applier: Applier::default(),
+            applier: Arc::default(),
             links: OnceLock::new(),
             observer: OnceLock::new(),
             store: OnceLock::new(),
             offered: Mutex::default(),
-            on_room: Mutex::default(),
+            on_room: OnceLock::new(),
+            telling: Mutex::default(),
             lease: AtomicU64::new(0),
+            led: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
             failed: OnceLock::new(),
             saver: OnceLock::new(),
@@ -154,7 +160,9 @@ impl Shard {
         shard.saver.get_or_init(|| Arc::new(Saver(Arc::downgrade(&shard))));
         let weak = Arc::downgrade(&shard);
         shard.journal.set_source(Arc::new(Pulled(weak.clone())));
-        let thread = std::thread::Builder::new().name("shard-apply".into()).spawn(move || Self::run_applier(&weak));
+        let applier = shard.applier.clone();
+        let run = move || Self::run_applier(&weak, &applier);
+        let thread = std::thread::Builder::new().name("shard-apply".into()).spawn(run);
         *shard.applier.thread.lock() = Some(thread.map_err(|error| {
             Error::new(ErrorKind::Internal, format!("cannot start a thread for the cluster: {error}"))
         })?);
@@ -283,8 +291,11 @@ impl Shard {
         is_ready
     }
 
-    /// Takes no more rows of publishers.
-    pub fn close(&self) {
+    /// Takes no more rows of publishers, for the leadership of this term.
+    pub fn close(&self, term: Term) {
+        if self.queue.lock().open != Some(term) {
+            return;
+        }
         let rows = self.close_queue();
         if !rows.is_empty() {
             self.step(|machine, _| machine.refuse(rows));
@@ -298,10 +309,10 @@ impl Shard {
         queue.rows.drain(..).map(|row| (row.owner, row.mark)).collect()
     }
 
-    /// Returns `true` if this node may answer now: no other one serves the shard.
-    pub fn may_serve(&self) -> bool {
+    /// Returns `true` if this node may answer now in its leadership of a term: no other one serves the shard.
+    pub fn may_serve(&self, term: Term) -> bool {
         let lease = self.lease.load(Ordering::Acquire);
-        lease == Time::MAX || self.now() < lease
+        self.led.load(Ordering::Acquire) == term && (lease == Time::MAX || self.now() < lease)
     }
 
     /// Appends a change of the members.
@@ -389,7 +400,18 @@ impl Shard {
     fn tell(&self, (stance, members): (Option<Stance>, Option<Members>)) {
         if let Some(observer) = self.observer() {
             members.into_iter().for_each(|members| observer.members_changed(members));
-            stance.into_iter().for_each(|stance| observer.stance_changed(stance));
+        }
+        if stance.is_some() {
+            self.tell_stance();
+        }
+    }
+
+    /// Tells the observer of the present stance. A node that has failed leads nothing and knows no leader.
+    fn tell_stance(&self) {
+        if let Some(observer) = self.observer() {
+            let _telling = self.telling.lock();
+            let stance = if self.failed.get().is_some() { Stance::default() } else { self.stance() };
+            observer.stance_changed(stance);
         }
     }
 
@@ -400,6 +422,8 @@ impl Shard {
         }
         let led = machine.leads();
         let Effects { saves, parts, members } = machine.work(now);
+        // A term is never seen with the lease of a later one.
+        self.led.store(machine.leads().unwrap_or(0), Ordering::Release);
         self.lease.store(machine.lease(), Ordering::Release);
         for (number, blocks, row) in saves {
             let origin = self.journal.origin();
@@ -436,11 +460,16 @@ impl Shard {
             tracing::error!(%error, "this node takes no part in the cluster any more, until it is restarted");
         }
         self.queue.lock().open = None;
+        // It tells everybody who waits; the other nodes notice by the silence of this one.
         self.applier.wake();
-        if let Some(observer) = self.observer() {
-            // It is not the leader any more for its own clients. The others notice by its silence.
-            observer.stance_changed(Stance::default());
-        }
+    }
+
+    /// Fails everything that waits, after [`Shard::fail`].
+    fn give_up(&self, error: &Error) {
+        let mut owners = self.close_queue();
+        owners.extend(self.machine.lock().give_up());
+        notify(owners, |owner, _| owner.failed(error));
+        self.tell_stance();
     }
 
     /// Settles committed entries, as far as this thread may: only the shard's own thread applies those of others.
@@ -520,16 +549,17 @@ impl Shard {
         rows.into_iter().try_for_each(|row| store.apply(row.kind, row.stream, row.body.clone()))
     }
 
-    fn run_applier(weak: &Weak<Self>) {
-        loop {
+    fn run_applier(weak: &Weak<Self>, applier: &Applier) {
+        while !applier.is_stopped.load(Ordering::Acquire) {
             let Some(shard) = weak.upgrade() else { return };
-            if shard.applier.is_stopped.load(Ordering::Acquire) {
-                return;
+            match shard.failed() {
+                Some(error) => shard.give_up(&error),
+                None if shard.store.get().is_some() => shard.settle(true),
+                None => {}
             }
-            if shard.store.get().is_some() && shard.failed.get().is_none() {
-                shard.settle(true);
-            }
-            shard.applier.wait();
+            // The shard ends when nobody else has it.
+            drop(shard);
+            applier.wait();
         }
     }
 
@@ -552,8 +582,9 @@ impl Shard {
             }
             queue.is_missed = false;
         }
-        let tell = self.on_room.lock().clone();
-        tell.into_iter().for_each(|tell| tell());
+        if let Some(tell) = self.on_room.get() {
+            tell();
+        }
     }
 
     /// Takes rows for one entry from the queue.
@@ -670,6 +701,10 @@ impl ShardLog for Shard {
 
     fn broken(&self) -> Option<Error> {
         self.failed().or_else(|| self.journal.broken())
+    }
+
+    fn on_room(&self, tell: Box<dyn Fn() + Send + Sync>) {
+        self.on_room.get_or_init(|| tell);
     }
 
     fn keep(&self) -> Option<Kept> {

@@ -29,7 +29,7 @@ pub struct Part {
     pub is_founder: bool,
 }
 
-/// What happens to the rows of an entry.
+/// Fate of the rows of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Passes,

@@ -548,17 +548,17 @@ fn nobody_serves_two_leaders_at_a_time() {
     while Instant::now() < until {
         if Instant::now() > next_cut {
             site.network.heal();
-            let led = nodes.iter().find(|node| node.shard.may_serve());
+            let led = nodes.iter().find(|node| node.shard.may_serve(node.shard.stance().term));
             if let Some(led) = led {
                 let others: Vec<_> = nodes.iter().map(|node| node.id).filter(|id| *id != led.id).collect();
                 site.network.cut(led.id, &others);
             }
             next_cut = Instant::now() + Duration::from_millis(700);
         }
-        let count = nodes.iter().filter(|node| node.shard.may_serve()).count() as u64;
+        let count = nodes.iter().filter(|node| node.shard.may_serve(node.shard.stance().term)).count() as u64;
         // Two looks at different times may see the end of one and the beginning of the next: look again.
         if count > 1 {
-            let again = nodes.iter().filter(|node| node.shard.may_serve()).count();
+            let again = nodes.iter().filter(|node| node.shard.may_serve(node.shard.stance().term)).count();
             assert!(again < 2, "two nodes serve");
         }
         serving.fetch_max(count, Ordering::Relaxed);

@@ -186,12 +186,16 @@ impl Store {
             clock,
             lock: None,
         };
-        let on_room = store.on_room.clone();
-        journal.on_room(Box::new(move || on_room.tell()));
+        let on_room = || -> Box<dyn Fn() + Send + Sync> {
+            let on_room = store.on_room.clone();
+            Box::new(move || on_room.tell())
+        };
+        journal.on_room(on_room());
         let log = match front {
             Some(front) => front.start(journal)?,
             None => journal,
         };
+        log.on_room(on_room());
         store.shared.log.get_or_init(|| log);
         // From here on the directory can be recovered. After a failed sync, recovered data may have come from the
         // system's memory only: now it is on the disk, independent of the journal.

@@ -13,6 +13,7 @@ use broker::Door;
 use cluster::link::Spliced;
 use cluster::node::Node;
 use cluster::transport::Stream;
+use consensus::NodeId;
 use net::{Accepted, Drain, Forwarded, Sockets};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Semaphore;
@@ -104,23 +105,27 @@ impl Gateway {
             }
             to_leader = tokio::time::timeout(LEADER_WAIT, self.reach_leader(spliced)) => to_leader.ok(),
         };
-        let Some(mut to_leader) = to_leader else {
+        let Some((leader, mut to_leader)) = to_leader else {
             self.counts.without_leader.fetch_add(1, Ordering::Relaxed);
             return say_no_leader(door, &mut stream).await;
         };
         self.counts.handed_over.fetch_add(1, Ordering::Relaxed);
         let copied = tokio::io::copy_bidirectional_with_sizes(&mut stream, &mut to_leader, COPY_BYTES, COPY_BYTES);
-        if let Err(error) = copied.await {
-            tracing::debug!(%peer, %error, "a connection that was handed over has ended");
+        tokio::select! {
+            copied = copied => if let Err(error) = copied {
+                tracing::debug!(%peer, %error, "a connection that was handed over has ended");
+            },
+            // The one that led may hang, and would never close it. The client comes again, for the next leader.
+            () = self.node.until_leader_changes(leader) => {}
         }
     }
 
     /// Opens a stream to the leader, as soon as there is one that can be reached.
-    async fn reach_leader(&self, spliced: Spliced) -> Stream {
+    async fn reach_leader(&self, spliced: Spliced) -> (NodeId, Stream) {
         loop {
             if let Some(leader) = self.node.leader_within(LEADER_WAIT).await {
                 match self.node.splice(leader, spliced.clone()).await {
-                    Ok(stream) => return stream,
+                    Ok(stream) => return (leader, stream),
                     Err(error) => tracing::debug!(%error, leader, "cannot hand a connection over yet"),
                 }
             }

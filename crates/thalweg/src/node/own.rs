@@ -120,7 +120,7 @@ impl Own {
         if self.serving.lock().is_none() {
             return Err(format!("node {own} leads in term {term} and does not serve yet"));
         }
-        if !self.node.shard().may_serve() {
+        if !self.node.shard().may_serve(term) {
             return Err(format!("node {own} leads in term {term} and does not hear a majority"));
         }
         Ok(format!("node {own} leads in term {term}"))
