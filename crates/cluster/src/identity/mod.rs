@@ -1,6 +1,6 @@
 //! Identity of a node: its number, its cluster, and the certificates with which nodes recognise each other.
 //!
-//! It is the folder `cluster` of the data directory, which only the broker's user can read:
+//! An identity is the folder `cluster` of the data directory, which only the broker's user can read:
 //!
 //! | file | holds |
 //! |---|---|
@@ -54,7 +54,7 @@ pub struct Identity {
     state: Mutex<State>,
 }
 
-/// What changes while a node runs.
+/// Parts of the identity that change while a node runs.
 struct State {
     leaf: Leaf,
     advertise: String,

@@ -105,7 +105,7 @@ pub struct Transport {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the tasks of a transport share.
+/// State that the tasks of a transport share.
 pub(crate) struct Shared {
     pub identity: Arc<Identity>,
     process: u64,

@@ -199,7 +199,7 @@ fn accept(gateway: &Arc<Gateway>, process: &Process) -> io::Result<Shutdown> {
     Ok(shutdown)
 }
 
-/// What leads when this node does.
+/// Parts with which this node leads.
 struct Leading {
     config: Config,
     node: Arc<Node>,
