@@ -2,6 +2,8 @@
 //! never sent: the client derives from them what the broker stores. The secret of an access key is sent, since the
 //! broker verifies signatures with it.
 
+use std::net::IpAddr;
+
 use bytes::{Buf, BufMut, BytesMut};
 use engine::security::{
     AccessKeyId, AccessSecret, Account, Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, PatternKind,
@@ -598,7 +600,7 @@ fn put_entity(b: &mut BytesMut, entity: &QuotaEntity) {
     b.put_u8(kind);
     put_str(b, name);
     let address = entity.address.as_ref().map(|address| match address {
-        Which::One(address) => Which::One(address.to_string().into_boxed_str()),
+        Which::One(address) => Which::One(address.to_canonical().to_string().into_boxed_str()),
         Which::Default => Which::Default,
     });
     for part in [&entity.client, &address] {
@@ -628,14 +630,22 @@ fn get_entity<B: Buf>(f: &mut Fields<B>) -> Result<QuotaEntity> {
     let address = match get_which(f)? {
         None => None,
         Some(Which::Default) => Some(Which::Default),
-        Some(Which::One(text)) => {
-            let wrong = |error| Error::invalid(format!("'{text}' is not an address: {error}"));
-            Some(Which::One(text.parse::<core::net::IpAddr>().map_err(wrong)?.to_canonical()))
-        }
+        Some(Which::One(text)) => Some(Which::One(parse_address(&text)?)),
     };
     let entity = QuotaEntity { subject, client, address };
     entity.validate()?;
     Ok(entity)
+}
+
+/// Parses an address in the one text that the encoding writes, so that equal entities have equal bytes.
+fn parse_address(text: &str) -> Result<IpAddr> {
+    let wrong = |error| Error::invalid(format!("'{text}' is not an address: {error}"));
+    let address = text.parse::<IpAddr>().map_err(wrong)?.to_canonical();
+    let canonical = address.to_string();
+    if canonical != text {
+        return Err(Error::invalid(format!("the address '{text}' is not in its shortest form: send '{canonical}'")));
+    }
+    Ok(address)
 }
 
 fn get_which<B: Buf>(f: &mut Fields<B>) -> Result<Option<Which<String>>> {

@@ -1,10 +1,14 @@
 //! Test vectors of users and access control.
 
+use bytes::BytesMut;
+use engine::ErrorKind;
 use engine::security::{
     AccessKeyId, AccessSecret, Account, Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, PatternKind,
     Principal, QuotaEntity, QuotaKind, QuotaSubject, ResourceKind, RoleName, TenantName, TokenId, UserName, Which,
 };
-use wire::{AccessKeyInfo, QuotaChange, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
+use wire::{AccessKeyInfo, QuotaChange, Request, SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
+
+use crate::vectors::frame_of;
 
 fn ann() -> UserName {
     UserName::parse("ann").expect("a name")
@@ -171,4 +175,17 @@ pub fn responses() -> Vec<(&'static str, SecurityResponse)> {
         ("acls_deleted", SecurityResponse::AclsDeleted(vec![acl()])),
         ("acls", SecurityResponse::Acls(vec![denied(), acl()])),
     ]
+}
+
+#[test]
+fn an_address_has_one_text() {
+    let mut encoded = BytesMut::new();
+    Request::Security(SecurityRequest::ChangeQuotas(quota_changes())).encode(1, &mut encoded);
+    let at = encoded.windows(11).position(|bytes| bytes == b"2001:db8::1").expect("the address");
+    for other in [b"2001:DB8::1", b"0201:db8::1"] {
+        encoded[at..at + 11].copy_from_slice(other);
+        let refused = Request::decode(frame_of(&encoded)).expect_err("another text");
+        assert_eq!(refused.kind, ErrorKind::Invalid);
+        assert!(refused.message.ends_with("db8::1'"), "{refused}");
+    }
 }

@@ -467,7 +467,7 @@ fn from_hex(text: &str) -> BytesMut {
 }
 
 /// Returns the only frame in the bytes.
-fn frame_of(bytes: &[u8]) -> Frame {
+pub fn frame_of(bytes: &[u8]) -> Frame {
     let mut frames = Vec::new();
     let mut assembler = Assembler::new(BODY_BYTES_MAX);
     assembler.feed(bytes, &mut frames).expect("a frame");
