@@ -24,9 +24,35 @@ pub const TARGETS: [&str; 20] = [
     "join_token",
     "node_manifest",
 ];
+/// Limit of a target by default.
 const SECONDS: &str = "60";
 /// Seed with which libFuzzer chooses a random one.
 const RANDOM_SEED: &str = "0";
+
+/// How long a target is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    Seconds(u32),
+    /// Number of inputs, seeds included: however fast the machine is, it tries the same ones.
+    Inputs(u32),
+}
+
+impl Limit {
+    fn parse(text: &str) -> Outcome<Self> {
+        let (digits, limit): (&str, fn(u32) -> Self) = match text.strip_suffix('x') {
+            Some(digits) => (digits, Self::Inputs),
+            None => (text, Self::Seconds),
+        };
+        digits.parse().map(limit).map_err(|e| format!("'{text}' is neither seconds nor, with an x, inputs: {e}"))
+    }
+
+    fn argument(self) -> String {
+        match self {
+            Self::Seconds(seconds) => format!("-max_total_time={seconds}"),
+            Self::Inputs(inputs) => format!("-runs={inputs}"),
+        }
+    }
+}
 
 /// Returns what is missing for fuzzing on this machine. With `install` it first tries to install that.
 pub fn missing(install: bool) -> Option<&'static str> {
@@ -55,14 +81,14 @@ fn attempt(call: &Call) {
 }
 
 pub fn run(args: &[&str]) -> Outcome {
-    let (wanted, seconds, seed) = match args {
+    let (wanted, limit, seed) = match args {
         [] => ("all", SECONDS, RANDOM_SEED),
         [wanted] => (*wanted, SECONDS, RANDOM_SEED),
-        [wanted, seconds] => (*wanted, *seconds, RANDOM_SEED),
-        [wanted, seconds, seed] => (*wanted, *seconds, *seed),
-        _ => return Err("the arguments are a target, a number of seconds and a seed".into()),
+        [wanted, limit] => (*wanted, *limit, RANDOM_SEED),
+        [wanted, limit, seed] => (*wanted, *limit, *seed),
+        _ => return Err("the arguments are a target, a number of seconds or of inputs (2000x), and a seed".into()),
     };
-    let seconds: u32 = seconds.parse().map_err(|e| format!("'{seconds}' seconds: {e}"))?;
+    let limit = Limit::parse(limit)?;
     let seed: u32 = seed.parse().map_err(|e| format!("seed '{seed}': {e}"))?;
     let chosen: Vec<&str> = TARGETS.into_iter().filter(|target| wanted == "all" || wanted == *target).collect();
     if chosen.is_empty() {
@@ -75,18 +101,18 @@ pub fn run(args: &[&str]) -> Outcome {
         // Together they use all cores: alone, the last crate of each target would use one.
         Call::line("rustup run nightly cargo fuzz build --dev").run()?;
     }
-    chosen.into_iter().try_for_each(|target| fuzz(target, seconds, seed))
+    chosen.into_iter().try_for_each(|target| fuzz(target, limit, seed))
 }
 
 /// Runs one target. New inputs are stored in the target directory, so that the committed seeds stay few.
-fn fuzz(target: &str, seconds: u32, seed: u32) -> Outcome {
+fn fuzz(target: &str, limit: Limit, seed: u32) -> Outcome {
     let found = format!("fuzz/target/corpus/{target}");
     std::fs::create_dir_all(root().join(&found)).map_err(|e| format!("{found}: {e}"))?;
     let seeds = format!("fuzz/corpus/{target}");
-    println!("fuzzing {target} for {seconds} s");
+    println!("fuzzing {target}: {limit:?}");
     Call::line("rustup run nightly cargo fuzz run --dev")
         .args([target, &found, &seeds, "--"])
-        .args([format!("-max_total_time={seconds}"), format!("-seed={seed}")])
+        .args([limit.argument(), format!("-seed={seed}")])
         .args(["-timeout=10", "-rss_limit_mb=2048"])
         .args(["-verbosity=0", "-print_final_stats=1"])
         .run()
@@ -114,5 +140,12 @@ mod tests {
         assert!(run(&["frame"]).is_err());
         assert!(run(&["frames", "long"]).is_err());
         assert!(run(&["frames", "1", "random"]).is_err());
+        assert!(run(&["frames", "x"]).is_err());
+    }
+
+    #[test]
+    fn a_limit_is_in_seconds_or_in_inputs() {
+        assert_eq!(Limit::parse("60").expect("valid").argument(), "-max_total_time=60");
+        assert_eq!(Limit::parse("2000x").expect("valid").argument(), "-runs=2000");
     }
 }

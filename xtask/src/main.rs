@@ -54,7 +54,7 @@ const COMMANDS: &[Command] = &[
         run: deny::run,
     },
     Command {
-        usage: "fuzz [target|all] [seconds] [seed]",
+        usage: "fuzz [target|all] [seconds|inputs, such as 2000x] [seed]",
         about: "Fuzz one target or each in turn, 60 seconds by default (needs nightly and cargo-fuzz)",
         run: fuzz::run,
     },
