@@ -369,10 +369,12 @@ impl Journal {
 
     /// Queues an entry after all others. Its owner is notified when it is durable.
     pub fn append(&self, entry: Entry) -> Result<()> {
-        let largest = self.shared.file_bytes - 5 * PAGE_BYTES;
-        if entry.body.len() as u64 > largest {
-            return Err(Error::too_large(format!("an entry of the journal has at most {largest} bytes")));
-        }
+        self.append_all([entry])
+    }
+
+    /// Queues entries after all others, all of them or none. No block is gathered in between: those that fit into one
+    /// are written and synced together.
+    pub fn append_all(&self, entries: impl IntoIterator<Item = Entry>) -> Result<()> {
         let mut queue = self.shared.queue.lock();
         if let Some(broken) = self.broken() {
             return Err(broken);
@@ -380,18 +382,35 @@ impl Journal {
         if queue.is_stopped {
             return Err(stopped());
         }
-        let is_stuck = entry.kind == EntryKind::Batch && self.shared.files.is_stuck();
-        let left = || self.shared.left_for_admitted.load(Ordering::Relaxed);
-        if is_stuck && (queue.bytes + entry.body.len()) as u64 >= left() {
-            drop(queue);
-            return Err(self.no_room());
+        let (count, bytes) = (queue.entries.len(), queue.bytes);
+        for entry in entries {
+            if let Err(refused) = self.check(&entry, queue.bytes) {
+                queue.entries.truncate(count);
+                queue.bytes = bytes;
+                drop(queue);
+                return Err(refused.unwrap_or_else(|| self.no_room()));
+            }
+            queue.bytes += entry.body.len();
+            queue.entries.push_back(entry);
         }
-        queue.bytes += entry.body.len();
-        queue.entries.push_back(entry);
-        let is_first = queue.entries.len() == 1;
+        let is_first = count == 0 && !queue.entries.is_empty();
         drop(queue);
         if is_first {
             self.shared.has_work.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Checks an entry that is to follow so many queued bytes. No error means that there is no room.
+    fn check(&self, entry: &Entry, queued: usize) -> Result<(), Option<Error>> {
+        let largest = self.shared.file_bytes - 5 * PAGE_BYTES;
+        if entry.body.len() as u64 > largest {
+            return Err(Some(Error::too_large(format!("an entry of the journal has at most {largest} bytes"))));
+        }
+        let is_stuck = entry.kind == EntryKind::Batch && self.shared.files.is_stuck();
+        let left = || self.shared.left_for_admitted.load(Ordering::Relaxed);
+        if is_stuck && (queued + entry.body.len()) as u64 >= left() {
+            return Err(None);
         }
         Ok(())
     }
