@@ -1,21 +1,20 @@
 //! Connections that this node opens.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use consensus::NodeId;
 use engine::{Error, ErrorKind, Result};
-use tokio::io::{AsyncWrite, split};
+use tokio::io::split;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::outgoing::Attached;
 use super::peer::{Direction, Joined, Peer};
 use super::queue::{Lane, Queue};
-use super::stream::{Frames, broken, closed, probe, read_frame, watch, write_chunks, write_frame};
+use super::stream::{Frames, broken, closed, probe, read_frame, watch, write_frame};
 use super::tls::name_of;
 use super::{HANDSHAKE_LIMIT, KEEP_ALIVE, SILENCE, Shared, Stream};
 use crate::identity::random;
@@ -148,7 +147,8 @@ async fn greet(
 
 /// Writes what is queued until the connection or its link ends. An error is the end of the connection.
 async fn serve(peer: &Peer, queue: &Queue, stream: TlsStream<TcpStream>, joined: &mut Joined) -> Result<()> {
-    let (reader, mut writer) = split(stream);
+    let (reader, writer) = split(stream);
+    let outgoing = peer.outgoing[queue.lane() as usize].attach(queue, Box::new(writer));
     let mut answers = Frames::new(reader, NEVER);
     tokio::select! {
         () = joined.end() => Ok(()),
@@ -159,27 +159,14 @@ async fn serve(peer: &Peer, queue: &Queue, stream: TlsStream<TcpStream>, joined:
                 Frame::Hello(_) | Frame::Parts(_) => Error::malformed("it sent parts against the direction"),
             },
         }),
-        written = write_queue(peer, queue, &mut writer) => written,
+        written = write_queue(queue, &outgoing) => written,
     }
 }
 
-async fn write_queue(peer: &Peer, queue: &Queue, writer: &mut (impl AsyncWrite + Unpin)) -> Result<()> {
-    let mut small = BytesMut::new();
+async fn write_queue(queue: &Queue, outgoing: &Attached<'_>) -> Result<()> {
     loop {
-        let mut taken = queue.take();
-        if taken.parts.is_empty() {
-            let is_called = timeout(KEEP_ALIVE, queue.ready.notified()).await.is_ok();
-            if is_called {
-                continue;
-            }
-            taken = queue.take();
-        }
-        let size = taken.size();
-        // Without parts it says that this node is alive.
-        let chunks = Frame::Parts(taken.parts).encode();
-        write_chunks(writer, &chunks, &mut small).await.map_err(broken)?;
-        let bytes: usize = chunks.iter().map(bytes::Bytes::len).sum();
-        peer.counts.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        queue.written(size);
+        let is_called = timeout(KEEP_ALIVE, queue.ready.notified()).await.is_ok();
+        // A frame without parts says that this node is alive.
+        outgoing.write(!is_called).await.map_err(broken)?;
     }
 }

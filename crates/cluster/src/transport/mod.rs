@@ -5,14 +5,16 @@
 //! breaks, or brings nothing for [`SILENCE`]. A node that has nothing to send says so every [`KEEP_ALIVE`]. A link that
 //! has ended is dialed again by itself.
 //!
-//! Everything runs in one thread, `cluster-io`. The receiver is called in it and must not block: while it does, this
-//! node neither hears nor sends, and the others take it for lost after [`SILENCE`].
+//! Everything runs in one thread, `cluster-io`, except that a small part is written by the thread that sends it if
+//! nothing waits before it. The receiver is called in that thread and must not block: while it does, this node neither
+//! hears nor sends, and the others take it for lost after [`SILENCE`].
 //!
 //! Catch-ups and clients of other nodes have connections at the same port ([`Transport::open`]); their bytes are handed
 //! over as they are. A program without a certificate can do nothing but ask to join ([`crate::join`]).
 
 mod accept;
 mod dial;
+mod outgoing;
 mod peer;
 mod queue;
 mod stats;

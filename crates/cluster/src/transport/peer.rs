@@ -8,6 +8,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
 use super::Receiver;
+use super::outgoing::{AT_ONCE_BYTES_MAX, Outgoing};
 use super::queue::{Dropped, Lane, Queue};
 use super::stats::PeerStats;
 use crate::link::Part;
@@ -27,6 +28,8 @@ pub(super) struct Peer {
     pub node: NodeId,
     pub address: Mutex<String>,
     pub queues: [Queue; 2],
+    /// Connections that this node has opened, by lane.
+    pub outgoing: [Outgoing; 2],
     presence: Mutex<Presence>,
     link: watch::Sender<Link>,
     /// Wakes the tasks that dial: the node has connected, so it can be reached.
@@ -39,7 +42,6 @@ pub(super) struct Peer {
 
 #[derive(Default)]
 pub(super) struct Counts {
-    pub sent_bytes: AtomicU64,
     pub received_bytes: AtomicU64,
     pub full_drops: AtomicU64,
     pub too_large_drops: AtomicU64,
@@ -96,6 +98,7 @@ impl Peer {
             node,
             address: Mutex::new(address),
             queues: Lane::ALL.map(Queue::new),
+            outgoing: Default::default(),
             presence: Mutex::default(),
             link: watch::channel(Link::default()).0,
             called: Lane::ALL.map(|_lane| Notify::new()),
@@ -189,8 +192,14 @@ impl Peer {
 
     /// Queues a part, or drops it and counts that.
     pub fn send(&self, part: Part) {
-        let queue = &self.queues[Lane::of(&part) as usize];
-        let count = match queue.push(part) {
+        let lane = Lane::of(&part) as usize;
+        let queue = &self.queues[lane];
+        let pushed = queue.push(part);
+        let is_written = queue.bytes() <= AT_ONCE_BYTES_MAX && self.outgoing[lane].write_at_once(queue);
+        if !is_written {
+            queue.ready.notify_one();
+        }
+        let count = match pushed {
             Ok(()) => return,
             Err(Dropped::NotConnected) => &self.counts.disconnected_drops,
             Err(Dropped::Full) => &self.counts.full_drops,
@@ -218,7 +227,7 @@ impl Peer {
             address: self.address.lock().clone(),
             is_connected: self.link.borrow().is_up,
             queued_bytes: self.queues.iter().map(|queue| queue.bytes() as u64).sum(),
-            sent_bytes: count(&self.counts.sent_bytes),
+            sent_bytes: self.outgoing.iter().map(|outgoing| count(&outgoing.sent_bytes)).sum(),
             received_bytes: count(&self.counts.received_bytes),
             full_drops: count(&self.counts.full_drops),
             too_large_drops: count(&self.counts.too_large_drops),

@@ -92,21 +92,23 @@ impl Queue {
         *state = State { opening: state.opening, ..State::default() };
     }
 
-    /// Adds a part, or says why it was dropped. An append that is larger than a frame becomes several parts.
+    pub fn lane(&self) -> Lane {
+        self.lane
+    }
+
+    /// Adds a part, or says why it was dropped. An append that is larger than a frame becomes several parts. The caller
+    /// has it written.
     pub fn push(&self, part: Part) -> Result<(), Dropped> {
         let bytes = part.encoded_bytes();
-        let result = if bytes <= FRAME_BYTES_MAX {
+        if bytes <= FRAME_BYTES_MAX {
             let mut state = self.state.lock();
             let is_first = state.bytes == 0;
-            state.push(self.lane, is_first, bytes, part)
-        } else {
-            let parts = split(part, FRAME_BYTES_MAX).map_err(|error| Dropped::TooLarge(error.message))?;
-            let mut state = self.state.lock();
-            let is_first = state.bytes == 0;
-            parts.into_iter().try_for_each(|part| state.push(self.lane, is_first, part.encoded_bytes(), part))
-        };
-        self.ready.notify_one();
-        result
+            return state.push(self.lane, is_first, bytes, part);
+        }
+        let parts = split(part, FRAME_BYTES_MAX).map_err(|error| Dropped::TooLarge(error.message))?;
+        let mut state = self.state.lock();
+        let is_first = state.bytes == 0;
+        parts.into_iter().try_for_each(|part| state.push(self.lane, is_first, part.encoded_bytes(), part))
     }
 
     /// Takes the parts of the next frame; none if nothing waits.
@@ -135,6 +137,11 @@ impl Queue {
 
     pub fn bytes(&self) -> usize {
         self.state.lock().bytes
+    }
+
+    /// Returns `true` if no part waits to be taken.
+    pub fn is_empty(&self) -> bool {
+        self.state.lock().parts.is_empty()
     }
 }
 

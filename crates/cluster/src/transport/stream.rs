@@ -105,32 +105,28 @@ pub(crate) async fn read_frame(
 
 /// Writes a frame, whose chunks are not copied if they are large.
 pub(crate) async fn write_frame(stream: &mut (impl AsyncWrite + Unpin), chunks: &[Bytes]) -> Result<()> {
-    let mut small = BytesMut::new();
-    write_chunks(stream, chunks, &mut small).await.map_err(broken)
+    for chunk in gather(chunks) {
+        stream.write_all(&chunk).await.map_err(broken)?;
+    }
+    stream.flush().await.map_err(broken)
 }
 
-/// Writes chunks; `small` is a buffer for those that are collected.
-pub(super) async fn write_chunks(
-    stream: &mut (impl AsyncWrite + Unpin),
-    chunks: &[Bytes],
-    small: &mut BytesMut,
-) -> io::Result<()> {
+/// Joins small chunks that follow each other. Large ones are not copied.
+pub(super) fn gather(chunks: &[Bytes]) -> Vec<Bytes> {
+    let mut gathered = Vec::new();
+    let mut small = BytesMut::new();
     for chunk in chunks {
-        if chunk.len() < CHUNK_BYTES_MIN && small.len() + chunk.len() <= WRITE_BYTES {
-            small.extend_from_slice(chunk);
-            continue;
+        if small.len() + chunk.len() > WRITE_BYTES || chunk.len() >= CHUNK_BYTES_MIN {
+            gathered.extend(Some(small.split().freeze()).filter(|small| !small.is_empty()));
         }
-        stream.write_all(small).await?;
-        small.clear();
         if chunk.len() < CHUNK_BYTES_MIN {
             small.extend_from_slice(chunk);
         } else {
-            stream.write_all(chunk).await?;
+            gathered.push(chunk.clone());
         }
     }
-    stream.write_all(small).await?;
-    small.clear();
-    stream.flush().await
+    gathered.extend(Some(small.freeze()).filter(|small| !small.is_empty()));
+    gathered
 }
 
 /// Reader of the frames of a lane.

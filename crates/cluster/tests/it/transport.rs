@@ -56,6 +56,31 @@ fn three_nodes_exchange_parts_and_keep_their_order() {
     }
 }
 
+/// Small parts are written by their sender, large ones by another thread.
+#[test]
+fn small_parts_do_not_overtake_large_ones() {
+    const PARTS: u64 = 600;
+    let all = Nodes::connected(2);
+    let [one, two] = &all.nodes[..] else { unreachable!("two nodes") };
+    let sizes = [100, 70_000, 1000, 9000, 300_000, 10, 17_000];
+    let of = |prev| append(1, 2, prev, &[sizes[prev as usize % sizes.len()]]);
+    let mut next = 0;
+    for prev in 0..PARTS {
+        one.transport.send(2, of(prev));
+        if prev % 50 == 49 {
+            // The queue is empty again, and the next small part is written at once.
+            while next <= prev {
+                for part in two.received() {
+                    assert_eq!(part, of(next));
+                    next += 1;
+                }
+            }
+        }
+    }
+    let peer = one.wait_peer(2, |peer| peer.queued_bytes == 0);
+    assert_eq!((next, peer.full_drops), (PARTS, 0));
+}
+
 #[test]
 fn a_part_for_a_node_that_is_not_connected_is_dropped_and_counted() {
     let all = Nodes::strangers(1);
