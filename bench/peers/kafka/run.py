@@ -59,6 +59,7 @@ def read_arguments():
     add("--batch-bytes", type=int, default=262_144, help="batch.size, in the modes that send as fast as possible")
     add("--linger-ms", type=int, default=5, help="linger.ms, in the modes that send as fast as possible")
     add("--warm-up", type=int, help="records sent first, not counted; a tenth by default, 0 with one in flight")
+    add("--nodes", type=int, default=1, help="number of brokers; each has a replica, a majority acknowledges")
     add("--dir", help="folder for the broker's data while it runs; a temporary folder by default")
     options = parser.parse_args()
     records, record_bytes = MODES[options.mode]
@@ -224,14 +225,16 @@ def main():
     load_before = os.getloadavg()
     with tempfile.TemporaryDirectory(prefix="kafka-", dir=options.dir) as folder:
         data = os.path.join(folder, "broker")
-        started = subprocess.run([os.path.join(HERE, "start.sh"), data], stdout=subprocess.PIPE, text=True)
+        start = [os.path.join(HERE, "start.sh"), data, str(options.nodes)]
+        started = subprocess.run(start, stdout=subprocess.PIPE, text=True)
         if started.returncode != 0:
             peer.fail("the broker does not start")
         try:
-            server = f"127.0.0.1:{started.stdout.split()[-1]}"
+            server = ",".join(f"127.0.0.1:{port}" for port in started.stdout.split()[-1].split(","))
             tool("TopicCommand", "--create", "--topic", TOPIC, "--partitions", options.partitions,
                  "--bootstrap-server", server)
-            with open(os.path.join(data, "pid")) as file:
+            # Of a cluster, the first broker's.
+            with open(os.path.join(data, *(["1"] if options.nodes > 1 else []), "pid")) as file:
                 watch = peer.Watch(int(file.read()))
             client_before = peer.children_cpu_seconds()
             if options.mode == "one-in-flight":
@@ -256,7 +259,7 @@ def main():
         "record_bytes": options.record_bytes,
         "bytes": options.records * options.record_bytes,
         "partitions": options.partitions,
-        "replication": 1,
+        "replication": options.nodes,
         "acks": options.acks,
         "consumer": options.consumer,
         **({"rate_per_s": options.rate} if options.mode == "paced" else {}),

@@ -36,6 +36,7 @@ type config struct {
 	InFlight    int     `json:"in_flight"`
 	Rate        float64 `json:"rate_per_s,omitempty"`
 	Consumer    string  `json:"consumer"`
+	Replicas    int     `json:"replication"`
 }
 
 // latency holds the distribution of the samples, in microseconds.
@@ -54,7 +55,6 @@ type result struct {
 	config
 	Bytes           int64    `json:"bytes"`
 	Partitions      int      `json:"partitions"`
-	Replication     int      `json:"replication"`
 	Transport       string   `json:"transport"`
 	Produced        int      `json:"produced"`
 	Consumed        int      `json:"consumed"`
@@ -81,6 +81,7 @@ func main() {
 	flag.IntVar(&c.InFlight, "in-flight", 1, "maximum number of unacknowledged records; 1 publishes one by one")
 	flag.Float64Var(&c.Rate, "rate", 0, "records per second, open loop; latencies are measured from the time a record was due")
 	flag.StringVar(&c.Consumer, "consumer", "together", "together, after or none")
+	flag.IntVar(&c.Replicas, "replicas", 1, "replicas of the stream")
 	flag.Parse()
 
 	log.SetFlags(0)
@@ -121,7 +122,7 @@ func run(c config) (*result, error) {
 	if c.Storage == "memory" {
 		storage = jetstream.MemoryStorage
 	}
-	settings := jetstream.StreamConfig{Name: stream, Subjects: []string{subject}, Storage: storage}
+	settings := jetstream.StreamConfig{Name: stream, Subjects: []string{subject}, Storage: storage, Replicas: c.Replicas}
 	if _, err := sender.CreateStream(context.Background(), settings); err != nil {
 		return nil, err
 	}
@@ -132,7 +133,7 @@ func run(c config) (*result, error) {
 
 	r := &result{
 		System: "jetstream", config: c, Bytes: int64(c.Records) * int64(c.RecordBytes),
-		Partitions: 1, Replication: 1, Transport: "tcp",
+		Partitions: 1, Transport: "tcp",
 	}
 	before, begin := cpuTime(), time.Now()
 	if c.Consumer == "together" {

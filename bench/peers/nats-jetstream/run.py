@@ -37,6 +37,7 @@ def read_arguments():
     add("--mode", choices=MODES, default="one-in-flight")
     add("--sync", choices=["default", "always"], default="default",
         help="always syncs before it acknowledges; by default the server syncs every two minutes")
+    add("--nodes", type=int, default=1, help="number of servers; each has a replica of the stream")
     add("--dir", help="folder for the server's data while it runs; a temporary folder by default")
     options, load = parser.parse_known_args()
     # If a flag is repeated, the last one takes effect.
@@ -45,31 +46,62 @@ def read_arguments():
 
 
 def start(options, folder):
-    """Starts a server on a free port, and waits until it accepts. Returns its process and its port."""
-    config = os.path.join(folder, "nats.conf")
-    sync = "sync_interval: always" if options.sync == "always" else ""
-    with open(config, "w") as file:
-        # Port -1 selects a free port, which the server writes to a file.
-        file.write(f'listen: "127.0.0.1:-1"\nports_file_dir: "{folder}"\n'
-                   f'jetstream {{\n  store_dir: "{folder}/data"\n  {sync}\n}}\n')
-    server = os.path.join(HERE, "..", "nats", "bin", "nats-server")
-    if not os.access(server, os.X_OK):
+    """Starts the servers on free ports, and waits until all accept. Returns their processes and ports."""
+    program = os.path.join(HERE, "..", "nats", "bin", "nats-server")
+    if not os.access(program, os.X_OK):
         peer.fail("nats-server is missing; run install.sh first")
-    with open(os.path.join(folder, "log"), "w") as log:
-        process = subprocess.Popen([server, "-c", config], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    routes = peer.free_ports(options.nodes)
+    folders = [os.path.join(folder, f"n{node}") for node in range(1, options.nodes + 1)]
+    processes = []
+    for own, route in zip(folders, routes):
+        os.mkdir(own)
+        config = os.path.join(own, "nats.conf")
+        with open(config, "w") as file:
+            file.write(settings(options, own, route, routes))
+        with open(os.path.join(own, "log"), "w") as log:
+            processes.append(subprocess.Popen([program, "-c", config], stdout=log, stderr=log, stdin=subprocess.DEVNULL))
     deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError):
-            ports = [name for name in os.listdir(folder) if name.endswith(".ports")]
-            for name in ports:
-                with open(os.path.join(folder, name)) as file:
-                    found = re.search(r"nats://127\.0\.0\.1:(\d+)", file.read())
-                if found:
-                    return process, int(found[1])
+    while time.monotonic() < deadline and all(process.poll() is None for process in processes):
+        ports = [port_of(own) for own in folders]
+        if all(ports) and all(is_ready(own) for own in folders):
+            return processes, ports
         time.sleep(0.01)
-    peer.stop(process)
+    for process in processes:
+        peer.stop(process)
+    for own in folders:
+        with open(os.path.join(own, "log")) as log:
+            print(log.read(), file=sys.stderr)
+    peer.fail("nats-server does not start")
+
+
+def settings(options, folder, route, routes):
+    sync = "sync_interval: always" if options.sync == "always" else ""
+    others = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes if port != route)
+    name = os.path.basename(folder)
+    cluster = f'cluster {{\n  name: bench\n  listen: "127.0.0.1:{route}"\n  routes: [{others}]\n}}\n' if others else ""
+    # Port -1 selects a free port, which the server writes to a file.
+    return (f'server_name: {name}\nlisten: "127.0.0.1:-1"\nports_file_dir: "{folder}"\n{cluster}'
+            f'jetstream {{\n  store_dir: "{folder}/data"\n  {sync}\n}}\n')
+
+
+def port_of(folder):
+    """Returns the port of the server in a folder, once it has one."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            if name.endswith(".ports"):
+                with open(os.path.join(folder, name)) as file:
+                    found = re.search(r'"nats":\s*\[\s*"nats://127\.0\.0\.1:(\d+)', file.read())
+                    if found:
+                        return int(found[1])
+    return None
+
+
+def is_ready(folder):
+    """Returns True if the server, one of a cluster, knows who leads."""
     with open(os.path.join(folder, "log")) as log:
-        peer.fail(f"nats-server does not start: {log.read()}")
+        text = log.read()
+    is_clustered = "Starting JetStream cluster" in text
+    return not is_clustered or "JetStream cluster new metadata leader" in text or "JetStream cluster no metadata" in text
 
 
 def main():
@@ -77,16 +109,20 @@ def main():
     peer.end_with_parent()
     load_before = os.getloadavg()
     with tempfile.TemporaryDirectory(prefix="jetstream-", dir=options.dir) as folder:
-        server, port = start(options, folder)
+        servers, ports = start(options, folder)
         try:
-            watch = peer.Watch(server.pid)
-            command = [os.path.join(HERE, "bin", "jetstream-load"), "-url", f"nats://127.0.0.1:{port}", *options.load]
+            # Of a cluster, the first server's.
+            watch = peer.Watch(servers[0].pid)
+            url = ",".join(f"nats://127.0.0.1:{port}" for port in ports)
+            replicas = ["-replicas", str(options.nodes)]
+            command = [os.path.join(HERE, "bin", "jetstream-load"), "-url", url, *replicas, *options.load]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-            if server.poll() is not None:
+            if any(server.poll() is not None for server in servers):
                 peer.fail("nats-server ended during the run")
             figures = watch.figures()
         finally:
-            peer.stop(server)
+            for server in servers:
+                peer.stop(server)
     if not done.stdout:
         sys.exit(done.returncode or 1)
     report = {
