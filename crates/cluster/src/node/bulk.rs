@@ -12,6 +12,7 @@
 //! | 4 | state | length of the nodes (4), the nodes, the included index of the log (8), a manifest of the store |
 //! | 5 | wanted | partition (8), first offset (8), offset after the last (8) |
 //! | 6 | batches | partition (8), record batches, one after the other, each after its length (4) |
+//! | 7 | begins | partition (8), offset (8): the records before it were deleted in the meantime |
 
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ const REFUSED: u8 = 3;
 const STATE: u8 = 4;
 const WANTED: u8 = 5;
 const BATCHES: u8 = 6;
+const BEGINS: u8 = 7;
 
 /// Request of a node to the leader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +56,7 @@ pub enum Frame {
     State { roster: Bytes, index: Index, manifest: Bytes },
     Wanted { stream: u64, from: u64, to: u64 },
     Batches { stream: u64, batches: Vec<Bytes> },
+    Begins { stream: u64, start: u64 },
 }
 
 impl Frame {
@@ -90,6 +93,10 @@ impl Frame {
                 }
                 BATCHES
             }
+            Self::Begins { stream, start } => {
+                [stream, start].into_iter().for_each(|number| out.put_u64(*number));
+                BEGINS
+            }
         };
         let length = out.len() - 5;
         if length > FRAME_BYTES_MAX {
@@ -118,6 +125,7 @@ impl Frame {
                 return Ok(Self::State { roster, index, manifest: fields.0 });
             }
             WANTED => Self::Wanted { stream: fields.u64()?, from: fields.u64()?, to: fields.u64()? },
+            BEGINS => Self::Begins { stream: fields.u64()?, start: fields.u64()? },
             BATCHES => {
                 let stream = fields.u64()?;
                 let mut batches = Vec::new();
@@ -186,6 +194,7 @@ mod tests {
             Frame::State { roster: Bytes::from_static(b"nodes"), index: 7, manifest: Bytes::from_static(b"topics") },
             Frame::Wanted { stream: 1, from: 2, to: 3 },
             Frame::Batches { stream: 5, batches },
+            Frame::Begins { stream: 5, start: 6 },
         ]
     }
 
@@ -200,7 +209,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_no_frame_is_refused() {
-        for (kind, body) in [(9, &b""[..]), (DONE, b"x"), (STATE, b"\0\0\0\x09x"), (WANTED, b"12"), (REQUEST, b"{")] {
+        for (kind, body) in
+            [(9, &b""[..]), (DONE, b"x"), (STATE, b"\0\0\0\x09x"), (WANTED, b"12"), (BEGINS, b"1"), (REQUEST, b"{")]
+        {
             assert!(Frame::decode(kind, Bytes::copy_from_slice(body)).is_err(), "{kind}");
         }
         let mut announced = &[0xff, 0xff, 0xff, 0xff, DONE][..];

@@ -4,12 +4,15 @@
 //! the end of its own copy on, so that one that was away for an hour gets an hour. Batches are applied like committed
 //! entries, which have no effect a second time: the log that follows may overlap with what was fetched. A catch-up that
 //! breaks off has only added committed records.
+//!
+//! The leader goes on meanwhile. Records that it appends after its list are not sent: they come with the log. Of records
+//! that it deletes it says so, and the node begins after them: the deletion is in the log that follows.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use consensus::Index;
-use engine::{Error, ErrorKind, Result};
+use engine::{Error, ErrorKind, Offset, Result};
 use storage::{EntryKind, Manifest, Store};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -40,6 +43,11 @@ where
         while at < part.to {
             let batches = match read(stream).await? {
                 Frame::Batches { stream, batches } if stream == part.stream && !batches.is_empty() => batches,
+                Frame::Begins { stream, start } if stream == part.stream && (at + 1..=part.to).contains(&start) => {
+                    begin_after(shard, &manifest, stream, start).await?;
+                    at = start;
+                    continue;
+                }
                 frame => return Err(unexpected(frame)),
             };
             bytes += batches.iter().map(|batch| batch.len() as u64).sum::<u64>();
@@ -59,6 +67,12 @@ async fn on_disk<T: Send + 'static>(
 ) -> Result<T> {
     let (shard, manifest) = (shard.clone(), manifest.clone());
     aside(move || shard.with_store(|store| work(store, &manifest))).await
+}
+
+/// Gives up the records of a partition before an offset, which the leader has deleted.
+async fn begin_after(shard: &Arc<Shard>, manifest: &Arc<Manifest>, stream: u64, start: Offset) -> Result<()> {
+    let (shard, manifest) = (shard.clone(), manifest.clone());
+    aside(move || shard.with_store(|store| store.begin_after(&manifest, stream, start))).await
 }
 
 /// Applies batches of a partition; returns the offset after them.
@@ -98,6 +112,7 @@ fn name(frame: &Frame) -> &'static str {
         Frame::State { .. } => "state",
         Frame::Wanted { .. } => "wanted",
         Frame::Batches { .. } => "batches",
+        Frame::Begins { .. } => "begins",
     }
 }
 
@@ -125,10 +140,16 @@ where
         };
         while at < to {
             let of_store = store.clone();
-            let batches = aside(move || of_store.read_rows(partition, at, BATCHES_BYTES)).await;
+            let batches = aside(move || of_store.read_rows(partition, at..to, BATCHES_BYTES)).await;
             let batches = match batches {
                 Ok(batches) if !batches.is_empty() => batches,
                 outcome => {
+                    let start = store.first_of_rows(partition).map_or(at, |start| start.min(to));
+                    if start > at {
+                        write(stream, &Frame::Begins { stream: partition, start }).await?;
+                        at = start;
+                        continue;
+                    }
                     let why = outcome.err().map_or_else(|| "its records are gone".to_owned(), |error| error.message);
                     write(stream, &Frame::Refused(format!("partition {partition} cannot be read: {why}"))).await?;
                     return Ok(sent);

@@ -65,7 +65,11 @@ struct Network {
     cuts: Mutex<BTreeSet<(NodeId, NodeId)>>,
     /// Source of losses and repetitions, if there are any.
     faults: Mutex<Option<Random>>,
+    /// Work of the leader after the list of what it has, whenever a node fetches the state.
+    meanwhile: Mutex<Option<Meanwhile>>,
 }
+
+type Meanwhile = Arc<dyn Fn(&TestNode) + Send + Sync>;
 
 struct Wire {
     network: Arc<Network>,
@@ -193,14 +197,34 @@ impl TestNode {
         let leader = self.network.nodes.lock().get(&leader)?.1.upgrade()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let (mut ours, mut theirs) = tokio::io::duplex(1 << 16);
+            let (mut ours, mut near) = tokio::io::duplex(1 << 16);
+            let (mut far, mut theirs) = tokio::io::duplex(1 << 16);
             let serving = async {
                 node::bulk::read(&mut theirs).await?;
                 let (point, roster) = leader.shard.point().expect("a point");
-                catch_up::serve(&mut theirs, &leader.store, (roster, point.position.index), u64::MAX).await
+                let served =
+                    catch_up::serve(&mut theirs, &leader.store, (roster, point.position.index), u64::MAX).await;
+                drop(theirs);
+                served
             };
-            let (served, fetched) = tokio::join!(serving, catch_up::fetch(&mut ours, &self.shard, index));
+            let relaying = async {
+                let request = node::bulk::read(&mut near).await?;
+                node::bulk::write(&mut far, &request).await?;
+                let state = node::bulk::read(&mut far).await?;
+                let meanwhile = self.network.meanwhile.lock().clone();
+                meanwhile.iter().for_each(|work| work(&leader));
+                node::bulk::write(&mut near, &state).await?;
+                drop(tokio::io::copy_bidirectional(&mut near, &mut far).await);
+                Ok::<_, Error>(())
+            };
+            let fetching = async {
+                let fetched = catch_up::fetch(&mut ours, &self.shard, index).await;
+                drop(ours);
+                fetched
+            };
+            let (served, relayed, fetched) = tokio::join!(serving, relaying, fetching);
             served.expect("served");
+            relayed.expect("relayed");
             fetched.inspect_err(|error| eprintln!("node {}: {error}", self.id)).ok()
         })
     }
@@ -485,6 +509,20 @@ fn records_of_a_leader_without_followers_vanish_with_its_leadership() {
     assert!(topic(&old, "never").is_none());
 }
 
+/// Writes 800 records to a new topic: more than the leader keeps in memory for others.
+fn fill_memory(leads: &TestNode) {
+    let long = "x".repeat(64 << 10);
+    let cell = Cell::new(create(leads, "big").partitions[0].clone());
+    let mut end = 0;
+    for i in 0..800 {
+        end = eventually("no room", || cell.append(&long).ok());
+        if i % 100 == 0 {
+            cell.wait(end).expect("committed");
+        }
+    }
+    cell.wait(end).expect("committed");
+}
+
 #[test]
 fn a_node_that_was_away_for_long_fetches_the_state() {
     let mut site = Site::new();
@@ -499,18 +537,7 @@ fn a_node_that_was_away_for_long_fetches_the_state() {
     let away = nodes.remove(at);
     let id = away.id;
     away.stop();
-    // More than the leader keeps in memory for others.
-    let long = "x".repeat(64 << 10);
-    let big = create(&leads, "big");
-    let cell = Cell::new(big.partitions[0].clone());
-    let mut end = 0;
-    for i in 0..800 {
-        end = eventually("no room", || cell.append(&long).ok());
-        if i % 100 == 0 {
-            cell.wait(end).expect("committed");
-        }
-    }
-    cell.wait(end).expect("committed");
+    fill_memory(&leads);
     let done = Arc::new(Done::default());
     leads.store.delete_topic(topic(&leads, "gone").expect("a topic").id, done.clone()).expect("it leads");
     done.wait().expect("committed");
@@ -536,6 +563,44 @@ fn a_node_that_was_away_for_long_fetches_the_state() {
     let back = nodes.last().expect("it is back");
     assert_eq!(back.shard.roster().nodes.len(), 3, "the nodes belong to the state");
     assert_eq!(back.shard.roster(), leads.shard.roster());
+}
+
+/// Under load something is appended and deleted during every catch-up.
+#[test]
+fn a_node_fetches_the_state_of_a_leader_that_goes_on() {
+    let mut site = Site::new();
+    let nodes = site.start_three();
+    let (leads, _) = leader(&nodes);
+    create(&leads, "orders");
+    create(&leads, "queue");
+    fill(&leads, "orders", 0..100);
+    fill(&leads, "queue", 0..100);
+    fill_memory(&leads);
+    let next = AtomicU64::new(100);
+    let work: Meanwhile = Arc::new(move |leads| {
+        let from = next.fetch_add(10, Ordering::Relaxed) as u32;
+        let queue = topic(leads, "queue").expect("a topic").partitions[0].clone();
+        let end = queue.extent().end;
+        fill(leads, "orders", from..from + 10);
+        fill(leads, "queue", from..from + 10);
+        // Everything that was there at the list is deleted.
+        let done = Arc::new(Done::default());
+        queue.set_start(end, done.clone()).expect("it leads");
+        done.wait().expect("committed");
+    });
+    *site.network.meanwhile.lock() = Some(work);
+    let mut all = nodes;
+    all.push(site.start(4));
+    change(&all, Step::AddLearner(4));
+    let joined = all.last().expect("it joins");
+    eventually("it has no state", || (joined.shard.status().applied > 0).then_some(()));
+    // It lacks the records that came after the list only until it has the log.
+    *site.network.meanwhile.lock() = None;
+    fill(&leads, "orders", 1000..1001);
+    let expected = values(&leads, "orders", 0);
+    eventually("it lacks records", || (values(joined, "orders", 0) == expected).then_some(()));
+    let expected = values(&leads, "queue", 0);
+    eventually("it lacks records", || (values(joined, "queue", 0) == expected).then_some(()));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! [`ShardLog::append`](crate::ShardLog::append) or an owner takes.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -133,24 +134,56 @@ impl Store {
         Ok(wanted)
     }
 
-    /// Reads committed batches of a partition for another node, from the one at `from` on, up to `bytes_max` bytes but
-    /// at least one; empty at the end. The first one may begin earlier only at the start of the log. Fails with
-    /// `OutOfRange` if the records are deleted, or compaction has changed their batches: then the other node needs a
-    /// new manifest. May block on a file.
-    pub fn read_rows(&self, stream: u64, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {
+    /// Continues what [`Store::begin_install`] began, if the other node has deleted the records of a partition before
+    /// `start` in the meantime: this node gives up those that it has, and fetches the following ones. The other node's
+    /// log says later that they are deleted.
+    pub fn begin_after(&self, manifest: &Manifest, stream: u64, start: Offset) -> Result<()> {
+        let extent = manifest.extents().find(|(known, _)| *known == stream).map(|(_, extent)| extent);
+        let extent = extent.ok_or_else(|| Error::not_found("the partition is not in the manifest"))?;
+        let Some(partition) = self.partition(stream) else { return Ok(()) };
+        if !(partition.end()..=extent.end).contains(&start) {
+            let (from, to) = (partition.end(), extent.end);
+            return Err(Error::invalid(format!(
+                "a partition cannot begin at {start}: its rest is from {from} to {to}"
+            )));
+        }
+        // What is not in segments yet would be lost with the journal.
+        self.checkpoint()?;
+        partition.begin_replacing(&PartitionExtent { start, ..extent.clone() })
+    }
+
+    /// Reads committed batches of a partition for another node, from the one at the beginning of a range on, up to its
+    /// end and `bytes_max` bytes but at least one; empty at the end. The first one may begin earlier only at the start
+    /// of the log. Fails with `OutOfRange` if the records are deleted, or compaction has changed their batches: then
+    /// the other node begins after them ([`Store::first_of_rows`]), or needs a new manifest. May block on a file.
+    pub fn read_rows(&self, stream: u64, range: Range<Offset>, bytes_max: usize) -> Result<Vec<RecordBatch>> {
         let partition = self.partition(stream).ok_or_else(|| Error::not_found("the topic was deleted"))?;
         let start = partition.extent().start;
-        let batches = match partition.read(from, bytes_max)? {
+        let from = range.start;
+        let mut batches = match partition.read(from, bytes_max)? {
             Read::Batches(batches) => batches,
             Read::Cold(read) => read.run()?,
         };
+        // More may have been committed since the manifest.
+        let is_there = !batches.is_empty();
+        let beyond = batches.iter().position(|batch| batch.next_offset() > range.end);
+        batches.truncate(beyond.unwrap_or(batches.len()));
         match batches.first() {
+            None if is_there => {
+                let message = format!("a batch at {from} ends after {} now: begin again", range.end);
+                Err(Error::new(ErrorKind::OutOfRange, message))
+            }
             Some(first) if first.base_offset() != from && from != start => {
                 let message = format!("offset {from} is not the beginning of a batch any more: begin again");
                 Err(Error::new(ErrorKind::OutOfRange, message))
             }
             _ => Ok(batches),
         }
+    }
+
+    /// Returns the first offset of a partition that is not deleted.
+    pub fn first_of_rows(&self, stream: u64) -> Option<Offset> {
+        self.partition(stream).map(|partition| partition.extent().start)
     }
 
     /// Ends what [`Store::begin_install`] began: checks that every partition has the records of the manifest, and takes

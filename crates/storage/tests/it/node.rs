@@ -266,9 +266,9 @@ impl Node {
         let mut bytes = 0;
         for Wanted { stream, from: mut at, to } in wanted.iter().copied() {
             while at < to {
-                let batches = from.store.read_rows(stream, at, 4 << 10).expect("readable");
+                let batches = from.store.read_rows(stream, at..to, 4 << 10).expect("readable");
                 assert!(!batches.is_empty(), "it ends at {at}, before {to}");
-                for batch in batches.iter().filter(|batch| batch.base_offset() < to) {
+                for batch in &batches {
                     at = batch.next_offset();
                     bytes += batch.len() as u64;
                     self.store.apply(EntryKind::Batch, stream, batch.bytes().clone()).expect("applied");
@@ -531,8 +531,8 @@ fn a_partition_is_replaced_if_what_it_lacks_is_deleted() {
     let manifest = leader.store.manifest();
     let wanted = follower.store.begin_install(&manifest).expect("it can be replaced");
     assert_eq!(wanted, [Wanted { stream: 0, from: start, to: leader.end_of(&topic) }]);
-    let half = [Wanted { to: start + 100, ..wanted[0] }];
-    follower.fetch(&leader, &half);
+    let half = batches.iter().map(RecordBatch::next_offset).find(|end| *end >= start + 100).expect("a batch");
+    follower.fetch(&leader, &[Wanted { to: half, ..wanted[0] }]);
     follower.store.checkpoint().expect("a checkpoint");
     assert!(follower.store.end_install(&manifest).is_err_and(|error| error.kind == ErrorKind::Invalid));
     // After a crash the old records are back, to be fetched from their end.
@@ -548,6 +548,56 @@ fn a_partition_is_replaced_if_what_it_lacks_is_deleted() {
         |(path, _): &(std::path::PathBuf, u64)| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let files: Vec<_> = disk.files().iter().filter_map(names).filter(|name| name.ends_with(".log")).collect();
     assert!(files.iter().all(|name| name.contains("-2.")), "the old files are removed: {files:?}");
+    follower.store.stop().expect("it stops");
+    let before = contents(&follower.store);
+    drop(follower);
+    let (follower, _) = open_node(&disk, true).expect("it is opened again");
+    assert_eq!(contents(&follower.store), before);
+}
+
+/// A queue deletes its records as fast as it gets new ones.
+#[test]
+fn a_partition_begins_after_what_is_deleted_while_it_is_fetched() {
+    let [(_, leader), (disk, follower)] = two_nodes();
+    let topic = leader.topic("t", on_disk(1));
+    leader.append(&topic, 100);
+    leader.commit();
+    let log = topic.partitions[0].clone();
+    let batches = read_all(&log, 0, log.extent().end, 4096).expect("readable");
+    let (known, half) = (batches[10].next_offset(), batches[50].next_offset());
+    let manifest = leader.store.manifest();
+    let wanted = follower.store.begin_install(&manifest).expect("it can continue");
+    assert_eq!(wanted, [Wanted { stream: 0, from: 0, to: leader.end_of(&topic) }]);
+    follower.fetch(&leader, &[Wanted { to: known, ..wanted[0] }]);
+    // More is appended, and not sent: the log has it.
+    log.clone().set_start(half, Arc::new(NoOwner)).expect("taken");
+    leader.append(&topic, 100);
+    leader.commit();
+    let refused = leader.store.read_rows(0, known..wanted[0].to, 4096).expect_err("it is deleted");
+    assert_eq!(refused.kind, ErrorKind::OutOfRange);
+    assert_eq!(leader.store.first_of_rows(0), Some(half));
+    for impossible in [known - 1, wanted[0].to + 1] {
+        assert!(follower.store.begin_after(&manifest, 0, impossible).is_err(), "{impossible}");
+    }
+    follower.store.begin_after(&manifest, 0, half).expect("it begins there");
+    follower.fetch(&leader, &[Wanted { from: half, ..wanted[0] }]);
+    assert_eq!(follower.end_of(&topic), wanted[0].to);
+    // The old records return after a crash.
+    let (crashed, _) = open_node(&disk.cut(1), true).expect("the old files are there");
+    assert!(crashed.end_of(&topic) <= known);
+    follower.store.end_install(&manifest).expect("it has the rest");
+    // Everything may be deleted.
+    leader.append(&topic, 10);
+    leader.commit();
+    let manifest = leader.store.manifest();
+    let wanted = follower.store.begin_install(&manifest).expect("it can continue");
+    let end = leader.end_of(&topic);
+    log.set_start(end, Arc::new(NoOwner)).expect("taken");
+    leader.append(&topic, 1);
+    leader.commit();
+    follower.store.begin_after(&manifest, 0, wanted[0].to).expect("it begins at the end");
+    follower.store.end_install(&manifest).expect("nothing is left");
+    follower.install(&leader);
     follower.store.stop().expect("it stops");
     let before = contents(&follower.store);
     drop(follower);
