@@ -29,7 +29,10 @@ impl Owner for PartitionCell {
     }
 
     fn failed(&self, error: &Error) {
-        for (_, committed) in self.state.lock().uncommitted.drain(..) {
+        let mut state = self.state.lock();
+        // Who asks from here on would wait forever.
+        state.failed.get_or_insert_with(|| Box::new(error.clone()));
+        for (_, committed) in state.uncommitted.drain(..) {
             committed.send(Err(error.clone())).unwrap_or_default();
         }
     }

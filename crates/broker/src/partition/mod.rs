@@ -64,6 +64,8 @@ struct State {
     arrives_from_ms: i64,
     /// Reason why the partition takes no changes any more: the leadership of its broker has ended.
     refused: Option<Box<Error>>,
+    /// Reason why nothing more is committed.
+    failed: Option<Box<Error>>,
 }
 
 /// Bounds of a partition's log at one moment.
@@ -95,6 +97,7 @@ impl PartitionCell {
             is_deleted: false,
             arrives_from_ms: i64::MIN,
             refused: None,
+            failed: None,
         };
         Self {
             topic,
@@ -170,7 +173,7 @@ impl State {
         }
         let committed = self.log.extent().end;
         if end > committed
-            && let Some(broken) = self.log.broken()
+            && let Some(broken) = self.failed.as_deref().cloned().or_else(|| self.log.broken())
         {
             // No notification about the commit will follow.
             return Err(broken);
@@ -196,4 +199,38 @@ pub(super) fn await_commit(log: LogNumber, waiting: &mut Uncommitted, end: Offse
     let at = waiting.partition_point(|(other, _)| *other <= end);
     waiting.insert(at, (end, sender));
     commit
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::{BatchBuilder, Placed};
+    use storage::Owner;
+
+    use super::*;
+
+    /// Returns a partition whose log has not committed its only record.
+    fn with_a_record_on_its_way() -> PartitionCell {
+        let topic = TopicName::parse("t").expect("a name");
+        let cell = PartitionCell::new(topic, 0, Log::in_memory(), Epoch { clock: Clock::SYSTEM, epoch: 1 });
+        let mut batch = BatchBuilder::new();
+        batch.push(1, None, Some(b"value"), &[]).expect("a small record");
+        let batch = batch.finish().expect("a record");
+        let mut state = cell.state.lock();
+        let Ok(Placed::New(batch)) = state.order.place(batch) else { panic!("it is new") };
+        state.order.replay(&batch);
+        drop(state);
+        cell
+    }
+
+    /// A queue asks about its earlier changes when a connection ends, which may be after the leadership.
+    #[tokio::test]
+    async fn a_wait_for_a_log_that_commits_nothing_more_ends_whenever_it_began() {
+        let cell = with_a_record_on_its_way();
+        let before = cell.settled().expect("it was accepted");
+        assert!(!before.is_done());
+        cell.failed(&Error::not_leader("another node leads", None));
+        assert!(before.wait().await.is_err());
+        assert!(cell.settled().is_err(), "nobody would end this wait");
+        assert!(cell.settled_until(0).expect("nothing to wait for").is_done());
+    }
 }
