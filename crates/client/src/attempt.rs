@@ -23,7 +23,7 @@ use crate::link::{Link, disconnected, unexpected};
 use crate::probe::{self, Found};
 use crate::settings::{ClientSettings, Secret};
 use crate::tls;
-use crate::watchdog;
+use crate::watchdog::{self, Leader, Others};
 
 /// Mechanism of the client's logins. The broker hashes nothing for it.
 const MECHANISM: Mechanism = Mechanism::Sha256;
@@ -106,6 +106,13 @@ impl Attempt<'_> {
     }
 
     async fn over_tls(&self, wanted: Wanted, hint: &Mutex<Option<String>>) -> Result<Connection> {
+        let (link, peer) = self.tls_link().await?;
+        let connection = self.over(link, true, wanted, hint).await?;
+        self.watch(&connection, peer);
+        Ok(connection)
+    }
+
+    async fn tls_link(&self) -> Result<(Arc<Link>, SocketAddr)> {
         let socket = self.socket().await?;
         let peer = socket.peer_addr().map_err(|e| self.unreachable(&e))?;
         let (config, refusal) = tls::client_config(self.settings, peer.ip().is_loopback())?;
@@ -114,16 +121,29 @@ impl Attempt<'_> {
         let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
         let stream = stream.map_err(|e| self.refused(&refusal).unwrap_or_else(|| self.no_tls(&e)))?;
         let (input, output) = tokio::io::split(stream);
-        let connection = self.over(Link::over_stream(input, output), true, wanted, hint).await?;
-        self.watch(&connection, peer);
-        Ok(connection)
+        Ok((Link::over_stream(input, output), peer))
     }
 
     /// Watches a connection over TCP if its node can be replaced by another one.
     fn watch(&self, connection: &Connection, peer: SocketAddr) {
         if self.book.is_of_cluster() {
-            watchdog::watch(&connection.control, peer);
+            let leader = connection.hello.cluster.as_ref().map(Leader::of);
+            let others = Others::new(self.address, leader, self.settings, self.book);
+            watchdog::watch(&connection.control, peer, others);
         }
+    }
+
+    /// Asks the node at this address which one leads: a hello over a connection of its own, without a login. Only TCP
+    /// and TLS are asked.
+    pub(crate) async fn ask_for_leader(&self) -> Option<Leader> {
+        let link = match self.address {
+            Address::Tcp { .. } => Link::over_socket(self.socket().await.ok()?),
+            Address::Tls { .. } => self.tls_link().await.ok()?.0,
+            Address::Unix { .. } | Address::Pipe(_) | Address::Quic { .. } => return None,
+        };
+        let _closing = Closing(Some(link.clone()));
+        let hello = self.greet(&link, &Mutex::new(None)).await.ok()?;
+        hello.cluster.as_ref().map(Leader::of)
     }
 
     async fn socket(&self) -> Result<TcpStream> {

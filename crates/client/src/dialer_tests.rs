@@ -229,15 +229,37 @@ async fn a_cluster_without_a_leader_is_waited_for_no_longer_than_a_request_may_t
     assert!(node.connections() > 2, "it was tried {} times", node.connections());
 }
 
-/// A machine that vanishes sends nothing, not even the end of its connections.
+/// A process that hangs answers nothing, and its system still accepts connections.
+#[tokio::test]
+async fn a_node_that_falls_silent_is_left_when_another_one_leads() {
+    let (old, new) = (Node::start().await, Node::start().await);
+    old.lead(3, &[old.address, new.address]);
+    new.lead(3, &[old.address, new.address]);
+    let settings = ClientSettings { request_timeout: Duration::from_secs(60), ..ClientSettings::default() };
+    let client = Client::connect_with(tcp(&[old.address]), settings).await.expect("connected");
+    *old.is_silent.lock() = true;
+    let waiting = client.clone();
+    let answer = tokio::spawn(async move { waiting.ping().await });
+    // While the other node names the same term, the first one is only slow.
+    while new.connections() == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!answer.is_finished());
+    new.lead(4, &[new.address, old.address]);
+    // A ping may be sent again: the new leader answers it, long before its time is over.
+    tokio::time::timeout(Duration::from_secs(30), answer).await.expect("in time").expect("no panic").expect("answered");
+    assert_eq!(last(&client), format!("tcp://{}", new.address));
+}
+
+/// If no other node is known to lead, the time of the request decides.
 #[tokio::test]
 async fn a_node_that_falls_silent_is_left_after_a_request_has_timed_out() {
     let (old, new) = (Node::start().await, Node::start().await);
     old.lead(3, &[old.address, new.address]);
+    new.lead(3, &[new.address, old.address]);
     let settings = ClientSettings { request_timeout: Duration::from_secs(5), ..ClientSettings::default() };
     let client = Client::connect_with(tcp(&[old.address]), settings).await.expect("connected");
     *old.is_silent.lock() = true;
-    new.lead(4, &[new.address, old.address]);
     let error = client.ping().await.expect_err("no answer");
     assert_eq!((error.kind, error.is_outcome_unknown()), (ErrorKind::Timeout, true));
     client.ping().await.expect("answered by the new leader");

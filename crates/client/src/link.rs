@@ -288,6 +288,11 @@ impl Link {
         }
     }
 
+    /// Returns `true` if nothing was received for this long since a request was sent.
+    pub(crate) fn owes_answers_for(&self, silence: Duration) -> bool {
+        self.is_since(&self.asked_ms, silence)
+    }
+
     /// Returns `true` if nothing was received for this long since a batch was sent.
     pub(crate) fn owes_batches_for(&self, silence: Duration) -> bool {
         self.is_since(&self.batch_ms, silence)
