@@ -1,10 +1,10 @@
 //! Comparison of the nodes after the last fault: each leads once, and all have the same records.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use client::Client;
+use tokio::task::block_in_place;
 
 use crate::network::Outcome;
 use crate::nodes::Nodes;
@@ -13,6 +13,10 @@ use crate::nodes::Nodes;
 const CAUGHT_UP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Restarts of the leader until a certain node leads.
 const TRIES: usize = 24;
+/// Bytes that a node which follows may lack while clients work.
+pub const LAG_UNDER_LOAD: u64 = 4 << 20;
+const VOTER: &str = "thalweg_cluster_node_voter";
+const LAG: &str = "thalweg_cluster_node_lag_bytes";
 const LEADER_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_EVERY: Duration = Duration::from_millis(100);
 const READ_WAIT: Duration = Duration::from_millis(50);
@@ -20,17 +24,15 @@ const READ_WAIT: Duration = Duration::from_millis(50);
 /// Contents of a partition: its number of records, and a hash of all values with their offsets.
 type Digest = (String, u32, u64, u64);
 
-/// Waits until all nodes vote and have the whole log.
-pub async fn until_caught_up(client: &Client, nodes: usize) -> Outcome {
+/// Waits until all nodes vote and have the whole log, or all but a few bytes while it grows.
+pub async fn until_caught_up(client: &Client, nodes: usize, lag_max: u64) -> Outcome {
     let begin = Instant::now();
     let mut shown = String::new();
     while begin.elapsed() < CAUGHT_UP_TIMEOUT {
         if let Ok(metrics) = client.stats().await {
-            let of = |name: &str, end: &str| {
-                metrics.lines().filter(|line| line.starts_with(name) && line.ends_with(end)).count()
-            };
-            let voters = of("thalweg_cluster_node_voter{", " 1");
-            if voters == nodes && of("thalweg_cluster_node_lag_bytes{", " 0") == nodes {
+            let voters = values(&metrics, VOTER).filter(|(_, value)| *value == 1).count();
+            let caught_up = values(&metrics, LAG).filter(|(_, value)| *value <= lag_max).count();
+            if voters == nodes && caught_up == nodes {
                 return Ok(());
             }
             let is_shown = |line: &&str| line.starts_with("thalweg_cluster_node");
@@ -39,6 +41,20 @@ pub async fn until_caught_up(client: &Client, nodes: usize) -> Outcome {
         tokio::time::sleep(POLL_EVERY).await;
     }
     Err(format!("the nodes are not equal {} s after the last fault: {shown}", CAUGHT_UP_TIMEOUT.as_secs()))
+}
+
+/// Returns `true` if these metrics say that a node votes and has the log that grows.
+pub fn follows(metrics: &str, node: u64) -> bool {
+    let of = |name| values(metrics, name).find(|(labels, _)| labels.contains(&format!("\"{node}\"")));
+    of(VOTER).is_some_and(|(_, value)| value == 1) && of(LAG).is_some_and(|(_, value)| value <= LAG_UNDER_LOAD)
+}
+
+/// Returns the labels and the values of a metric.
+fn values<'m>(metrics: &'m str, name: &'static str) -> impl Iterator<Item = (&'m str, u64)> {
+    metrics.lines().filter_map(move |line| {
+        let (labels, value) = line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once("} ")?;
+        Some((labels, value.parse().ok()?))
+    })
 }
 
 /// Returns the node that leads.
@@ -58,11 +74,12 @@ pub async fn leader(client: &Client) -> Outcome<u64> {
 }
 
 /// Lets each node lead and reads all topics there. Returns the differences.
-pub async fn compare(nodes: &mut Nodes, client: &Client, topics: &[&str], program: &str) -> Outcome<Vec<String>> {
+pub async fn compare(nodes: &mut Nodes, client: &Client, topics: &[&str]) -> Outcome<Vec<String>> {
     let mut first: Option<(u64, Vec<Digest>)> = None;
     let mut differences = Vec::new();
-    for node in nodes.numbers() {
-        make_leader(nodes, client, node, program).await?;
+    for place in nodes.places() {
+        let node = nodes.number(place);
+        make_leader(nodes, client, node).await?;
         let mut read = Vec::new();
         for topic in topics {
             read.extend(digest(client, topic).await?);
@@ -83,21 +100,22 @@ pub async fn compare(nodes: &mut Nodes, client: &Client, topics: &[&str], progra
 }
 
 /// Passes the leadership to a node.
-async fn make_leader(nodes: &mut Nodes, client: &Client, node: u64, program: &str) -> Outcome {
-    let all = nodes.numbers().count();
+async fn make_leader(nodes: &mut Nodes, client: &Client, node: u64) -> Outcome {
+    let all = nodes.places().count();
     for _ in 0..TRIES {
-        until_caught_up(client, all).await?;
+        until_caught_up(client, all, 0).await?;
         let now = leader(client).await?;
         if now == node {
             return Ok(());
         }
-        let servers = format!("tcp://{}", nodes.addresses("native"));
-        let transfer = ["--server", &servers, "cluster", "transfer", &node.to_string()];
-        let transferred = Command::new(program).args(transfer).output();
-        if !transferred.is_ok_and(|output| output.status.success()) {
+        let transferred = block_in_place(|| nodes.operate(&["cluster", "transfer", &node.to_string()]));
+        if transferred.is_err() {
             // A node that stops passes its leadership to another one, of several.
-            nodes.stop(now)?;
-            nodes.start(now)?;
+            let place = nodes.place(now).ok_or_else(|| format!("node {now} leads, and has left"))?;
+            block_in_place(|| {
+                nodes.stop(place)?;
+                Ok::<_, String>(nodes.start(place)?)
+            })?;
         }
     }
     Err(format!("node {node} does not lead after {TRIES} attempts"))
@@ -125,4 +143,19 @@ async fn digest(client: &Client, topic: &str) -> Outcome<Vec<Digest>> {
         digests.push((topic.to_owned(), partition, count, hasher.finish()));
     }
     Ok(digests)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_follows_if_it_votes_and_lacks_little() {
+        let metrics = "# TYPE thalweg_cluster_node_voter gauge\nthalweg_cluster_node_voter{node=\"1\"} 1\n\
+                       thalweg_cluster_node_voter{node=\"12\"} 1\nthalweg_cluster_node_voter{node=\"3\"} 0\n\
+                       thalweg_cluster_node_lag_bytes{node=\"1\"} 65536\n\
+                       thalweg_cluster_node_lag_bytes{node=\"12\"} 2331508736\n\
+                       thalweg_cluster_node_lag_bytes{node=\"3\"} 0\n";
+        assert_eq!([1, 2, 3, 12].map(|node| follows(metrics, node)), [true, false, false, false]);
+    }
 }

@@ -3,7 +3,10 @@
 
 mod check;
 mod clients;
+mod clock;
 mod compare;
+mod damage;
+mod faults;
 mod history;
 mod network;
 mod nodes;
@@ -15,13 +18,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use clock::Clocks;
 use network::{Network, Outcome};
+use nodes::Nodes;
+use plan::Pace;
 use report::{Report, Totals};
 use round::Round;
 use tokio::signal::unix::{SignalKind, signal};
-
-/// Duration of the faults of a round. Each round has its own cluster, whose seed is the next number.
-const ROUND: Duration = Duration::from_secs(60);
 
 /// Time for the start of a cluster and for the checks at the end, roughly.
 const AROUND: Duration = Duration::from_secs(30);
@@ -37,8 +40,12 @@ struct Settings {
     is_loopback: bool,
     /// `true` to run seeds again that are in the report.
     is_fresh: bool,
-    /// Duration of the faults of a round.
-    round: Duration,
+    pace: Pace,
+    /// Name of the build of the program, for the report.
+    build: String,
+    /// Duration of the faults of a round, if it is not that of the pace. Each round has its own cluster, whose seed is
+    /// the next number.
+    round: Option<Duration>,
 }
 
 impl Settings {
@@ -52,7 +59,9 @@ impl Settings {
             nodes: 3,
             is_loopback: false,
             is_fresh: false,
-            round: ROUND,
+            pace: Pace::Normal,
+            build: String::new(),
+            round: None,
         };
         let mut args = args;
         while let Some(name) = args.next() {
@@ -72,7 +81,9 @@ impl Settings {
                 "--minutes" => settings.minutes = number()?,
                 "--seed" => settings.seed = number()?,
                 "--nodes" => settings.nodes = number()?.clamp(3, 5) as usize,
-                "--round-seconds" => settings.round = Duration::from_secs(number()?),
+                "--round-seconds" => settings.round = Some(Duration::from_secs(number()?)),
+                "--pace" => settings.pace = Pace::parse(&value).ok_or_else(|| format!("no pace is called {value}"))?,
+                "--build" => settings.build = value,
                 _ => return Err(format!("the option {name} is unknown")),
             }
         }
@@ -112,6 +123,13 @@ async fn run_until_stopped(settings: &Settings) -> Outcome<usize> {
 /// Runs the rounds that the report does not have yet. Returns the number of violations.
 async fn run(settings: &Settings) -> Outcome<usize> {
     let mut report = Report::open(&settings.folder)?;
+    let clocks = match Clocks::build(&settings.folder) {
+        Ok(clocks) => Some(clocks),
+        Err(why) => {
+            println!("== chaos: all clocks stay right: {why}");
+            None
+        }
+    };
     let begin = Instant::now();
     let mut totals = Totals::default();
     for seed in settings.seed.. {
@@ -119,7 +137,7 @@ async fn run(settings: &Settings) -> Outcome<usize> {
         if rest.is_zero() || (seed > settings.seed && rest < AROUND + SHORTEST) {
             break;
         }
-        if !settings.is_fresh && report.has(seed, settings.nodes) {
+        if !settings.is_fresh && report.has(seed, settings.nodes, settings.pace.name(), &settings.build) {
             println!("== chaos: seed {seed} is in the report already");
             continue;
         }
@@ -134,13 +152,19 @@ async fn run(settings: &Settings) -> Outcome<usize> {
         if let Some(why) = fallback {
             println!("== chaos: no network namespaces, so nothing is cut: {why}");
         }
-        let time = settings.round.min(rest.saturating_sub(AROUND)).max(SHORTEST);
-        let finished = Round::new(seed, settings.nodes, time, folder, &settings.program, network).run().await;
+        let time = settings.round.unwrap_or(Duration::from_secs(settings.pace.round_seconds()));
+        let time = time.min(rest.saturating_sub(AROUND)).max(SHORTEST);
+        let nodes = Nodes::new(&settings.program, &folder, network, clocks.clone());
+        let finished = Round::new(seed, time, folder, settings, nodes).run().await;
         println!("== chaos: seed {seed}: {}", finished.summary());
         finished.violations.iter().for_each(|violation| println!("VIOLATION seed {seed}: {violation}"));
         totals.add(&finished);
         report.add(&finished)?;
     }
-    println!("== chaos: {}", totals.summary());
+    println!("== chaos: this run: {}", totals.summary());
+    print!("{}", totals.table());
+    let mut all = report.totals();
+    println!("== chaos: whole report: {}", all.summary());
+    print!("{}{}", all.table(), all.goals());
     Ok(totals.violations)
 }

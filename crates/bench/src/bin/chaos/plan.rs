@@ -19,6 +19,11 @@ impl Random {
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (mixed ^ (mixed >> 31)) % end
     }
+
+    /// Returns one of some values.
+    pub fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.below(values.len() as u64) as usize]
+    }
 }
 
 /// Fault. Which nodes it concerns depends on which one leads then.
@@ -29,19 +34,37 @@ pub enum Fault {
     KillFollower,
     KillMajority,
     KillAll,
+    /// Each node is killed and started again, twice, faster than the cluster recovers.
+    KillInTurn,
     /// The leader is stopped for longer than its lease, and goes on.
     PauseLeader,
     PauseFollower,
     /// SIGTERM and a start, of a node that does not lead.
     RestartFollower,
+    /// SIGTERM and a start, of all nodes that do not lead, one after the other.
+    RestartFollowers,
     /// SIGTERM and a start, of the leader.
     RestartLeader,
+    /// A node's directory is lost, and a new node replaces it.
+    LostDirectory,
+    /// One bit in a file of a node that does not run is wrong. The node has to refuse its start, or to be right.
+    FlippedBit,
+    /// The wall clock of a node steps by 10 s, in either direction.
+    WrongClock,
     /// The leader and the others do not hear each other; clients reach both sides.
     IsolateLeader,
     /// The leader does not hear the others, and they hear it.
     DeafLeader,
     /// Nobody hears the leader, not even the clients.
     MuteLeader,
+    /// A follower hears nobody, not even the clients.
+    DeafFollower,
+    /// The leader and a follower do not hear each other. All others hear both.
+    Bridge,
+    /// A follower does not hear the leader, again and again for a short time.
+    FlappingCut,
+    /// A node does not hear another one. Meanwhile the leader is killed and started again.
+    KillDuringCut,
     /// A tenth of all packets of all nodes is lost.
     Loss,
     FullDiskOfLeader,
@@ -50,20 +73,32 @@ pub enum Fault {
     JoinDuringCut,
     /// That node leaves while a follower is cut off.
     LeaveDuringCut,
+    /// A node is lost and replaced while a follower is cut off for some of the time.
+    ReplaceDuringCut,
 }
 
 /// Faults that need nothing but processes.
 const OF_PROCESSES: &[Fault] = &[
     Fault::KillLeader,
     Fault::KillLeader,
+    Fault::KillLeader,
+    Fault::KillFollower,
     Fault::KillFollower,
     Fault::KillMajority,
+    Fault::KillMajority,
     Fault::KillAll,
-    Fault::PauseLeader,
+    Fault::KillAll,
+    Fault::KillInTurn,
+    Fault::KillInTurn,
+    Fault::KillInTurn,
     Fault::PauseLeader,
     Fault::PauseFollower,
     Fault::RestartFollower,
+    Fault::RestartFollowers,
     Fault::RestartLeader,
+    Fault::LostDirectory,
+    Fault::FlippedBit,
+    Fault::FlippedBit,
 ];
 
 /// Faults that need network namespaces and file systems.
@@ -72,11 +107,80 @@ const OF_NETWORKS: &[Fault] = &[
     Fault::IsolateLeader,
     Fault::DeafLeader,
     Fault::MuteLeader,
+    Fault::DeafFollower,
+    Fault::Bridge,
+    Fault::FlappingCut,
+    Fault::FlappingCut,
+    Fault::KillDuringCut,
+    Fault::KillDuringCut,
+    Fault::KillDuringCut,
     Fault::Loss,
     Fault::FullDiskOfLeader,
     Fault::FullDiskOfFollower,
     Fault::JoinDuringCut,
+    Fault::JoinDuringCut,
+    Fault::ReplaceDuringCut,
 ];
+
+/// Faults that need a library in front of the system's.
+const OF_CLOCKS: &[Fault] = &[Fault::WrongClock];
+
+/// Times of the faults of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    Normal,
+    /// A fault every two or three seconds: the next one begins soon after records are acknowledged again.
+    Dense,
+}
+
+impl Pace {
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "normal" => Some(Self::Normal),
+            "dense" => Some(Self::Dense),
+            _ => None,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Dense => "dense",
+        }
+    }
+
+    /// Returns the seconds of faults of a round.
+    pub fn round_seconds(self) -> u64 {
+        match self {
+            Self::Normal => 60,
+            // Starts and checks of a cluster take half a minute.
+            Self::Dense => 240,
+        }
+    }
+
+    fn quiet_ms(self, random: &mut Random) -> u64 {
+        match self {
+            Self::Normal => 500 + random.below(1500),
+            Self::Dense => random.below(400),
+        }
+    }
+
+    fn hold_ms(self, fault: Fault, random: &mut Random) -> u64 {
+        let of_kill = match fault {
+            Fault::KillFollower | Fault::KillMajority | Fault::KillAll => Some(3000),
+            Fault::KillLeader | Fault::RestartFollower | Fault::RestartFollowers | Fault::RestartLeader => Some(2500),
+            Fault::KillInTurn | Fault::LostDirectory | Fault::FlippedBit | Fault::ReplaceDuringCut => Some(1),
+            Fault::FullDiskOfLeader | Fault::FullDiskOfFollower => Some(1),
+            _ => None,
+        };
+        match (self, of_kill) {
+            (Self::Normal, Some(most)) => random.below(most),
+            (Self::Normal, None) => 1500 + random.below(4000),
+            (Self::Dense, Some(most)) => random.below(most.div_ceil(4)),
+            (Self::Dense, None) => 300 + random.below(2200),
+        }
+    }
+}
 
 /// Fault with the time for which it holds, and the time without faults before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -86,18 +190,28 @@ pub struct Step {
     pub hold_ms: u64,
 }
 
+/// Means that a round has besides processes.
+#[derive(Clone, Copy, Debug)]
+pub struct Means {
+    pub can_cut: bool,
+    pub has_clocks: bool,
+}
+
 /// Endless faults of a round.
 pub struct Plan {
     random: Random,
-    can_cut: bool,
-    /// Changes of the members that are left: a node joins and leaves once in a round.
-    changes: &'static [Fault],
+    pace: Pace,
+    faults: Vec<Fault>,
+    /// `true` if one more node than at the beginning is there.
+    has_joined: bool,
 }
 
 impl Plan {
-    pub fn new(seed: u64, can_cut: bool) -> Self {
-        let changes = &[Fault::JoinDuringCut, Fault::LeaveDuringCut];
-        Self { random: Random::new(seed), can_cut, changes }
+    pub fn new(seed: u64, pace: Pace, means: Means) -> Self {
+        let mut faults = OF_PROCESSES.to_vec();
+        faults.extend(means.can_cut.then_some(OF_NETWORKS).into_iter().flatten());
+        faults.extend(means.has_clocks.then_some(OF_CLOCKS).into_iter().flatten());
+        Self { random: Random::new(seed), pace, faults, has_joined: false }
     }
 }
 
@@ -105,24 +219,16 @@ impl Iterator for Plan {
     type Item = Step;
 
     fn next(&mut self) -> Option<Step> {
-        let network = if self.can_cut { OF_NETWORKS } else { &[] };
-        let fault = loop {
-            let at = self.random.below((OF_PROCESSES.len() + network.len()) as u64) as usize;
-            let fault = *OF_PROCESSES.get(at).unwrap_or_else(|| &network[at - OF_PROCESSES.len()]);
-            if fault != Fault::JoinDuringCut {
-                break fault;
+        let mut fault = self.random.one_of(&self.faults);
+        if fault == Fault::JoinDuringCut {
+            // A node joins and leaves in turn.
+            if self.has_joined {
+                fault = Fault::LeaveDuringCut;
             }
-            if let Some((change, rest)) = self.changes.split_first() {
-                self.changes = rest;
-                break *change;
-            }
-        };
-        let hold_ms = match fault {
-            Fault::KillFollower | Fault::KillMajority | Fault::KillAll => self.random.below(3000),
-            Fault::KillLeader | Fault::RestartFollower | Fault::RestartLeader => self.random.below(2500),
-            _ => 1500 + self.random.below(4000),
-        };
-        Some(Step { fault, quiet_ms: 500 + self.random.below(1500), hold_ms })
+            self.has_joined = !self.has_joined;
+        }
+        let hold_ms = self.pace.hold_ms(fault, &mut self.random);
+        Some(Step { fault, quiet_ms: self.pace.quiet_ms(&mut self.random), hold_ms })
     }
 }
 
@@ -134,11 +240,27 @@ mod tests {
 
     #[test]
     fn a_seed_has_its_faults() {
-        let steps = |seed, can_cut| Plan::new(seed, can_cut).take(500).collect::<Vec<_>>();
+        let steps = |seed, has_all| {
+            let means = Means { can_cut: has_all, has_clocks: has_all };
+            Plan::new(seed, Pace::Dense, means).take(1000).collect::<Vec<_>>()
+        };
         assert_eq!(steps(7, true), steps(7, true));
         assert_ne!(steps(7, true), steps(8, true));
         let kinds = |steps: &[Step]| steps.iter().map(|step| format!("{:?}", step.fault)).collect::<HashSet<_>>();
-        assert_eq!(kinds(&steps(7, true)).len(), 16);
-        assert_eq!(kinds(&steps(7, false)).len(), 8, "faults of processes only");
+        assert_eq!(kinds(&steps(7, true)).len(), 26);
+        assert_eq!(kinds(&steps(7, false)).len(), 12, "faults of processes only");
+    }
+
+    #[test]
+    fn nodes_join_and_leave_in_turn() {
+        let plan = Plan::new(9, Pace::Normal, Means { can_cut: true, has_clocks: false }).take(500);
+        let mut is_there = false;
+        for step in plan {
+            match step.fault {
+                Fault::JoinDuringCut => assert!(!std::mem::replace(&mut is_there, true)),
+                Fault::LeaveDuringCut => assert!(std::mem::replace(&mut is_there, false)),
+                _ => {}
+            }
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Report: a JSON line for each round that has ended, by which an interrupted run is resumed.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,14 @@ pub struct Hit {
     pub recovery_ms: u64,
     /// Processes that were killed.
     pub kills: u64,
+    /// Cuts of the network.
+    #[serde(default)]
+    pub cuts: u64,
+    /// Nodes that joined or left.
+    #[serde(default)]
+    pub changes: u64,
+    #[serde(default)]
+    pub note: Option<String>,
 }
 
 /// Round that has ended.
@@ -29,6 +38,11 @@ pub struct Hit {
 pub struct Finished {
     pub seed: u64,
     pub nodes: usize,
+    #[serde(default)]
+    pub pace: String,
+    /// Build of the program: debug or release.
+    #[serde(default)]
+    pub build: String,
     pub network: String,
     pub seconds: f64,
     pub hits: Vec<Hit>,
@@ -45,9 +59,11 @@ pub struct Finished {
 impl Finished {
     pub fn summary(&self) -> String {
         format!(
-            "{} faults, {} kills, {} of {} native records acknowledged, {} events, {} violations, {:.0} s, {}",
+            "{} faults, {} kills, {} cuts, {} changes, {} of {} native records acknowledged, {} events, {} violations, {:.0} s, {}",
             self.hits.len(),
             self.hits.iter().map(|hit| hit.kills).sum::<u64>(),
+            self.hits.iter().map(|hit| hit.cuts).sum::<u64>(),
+            self.hits.iter().map(|hit| hit.changes).sum::<u64>(),
             self.acknowledged,
             self.sent,
             self.events,
@@ -58,39 +74,88 @@ impl Finished {
     }
 }
 
-/// Sums of the rounds of a run.
+/// Numbers that all rounds of a report together should reach, without a violation.
+const GOALS: [(&str, u64); 3] = [("kills", 1000), ("cuts", 500), ("changes of the members", 100)];
+
+/// Sums of rounds.
 #[derive(Default)]
 pub struct Totals {
     rounds: usize,
-    faults: usize,
-    kills: u64,
     acknowledged: u64,
     pub violations: usize,
-    /// Stalls of killed leaders, and of all other faults, in ms.
-    of_kills: Vec<u64>,
-    of_others: Vec<u64>,
+    kinds: BTreeMap<String, Kind>,
+}
+
+/// Sums of one kind of fault.
+#[derive(Default)]
+struct Kind {
+    hits: u64,
+    kills: u64,
+    cuts: u64,
+    changes: u64,
+    stalls: Vec<u64>,
+    recoveries: Vec<u64>,
 }
 
 impl Totals {
     pub fn add(&mut self, finished: &Finished) {
         self.rounds += 1;
-        self.faults += finished.hits.len();
-        self.kills += finished.hits.iter().map(|hit| hit.kills).sum::<u64>();
         self.acknowledged += finished.acknowledged;
         self.violations += finished.violations.len();
         for hit in &finished.hits {
-            let stalls = if hit.fault == "KillLeader" { &mut self.of_kills } else { &mut self.of_others };
-            stalls.push(hit.stall_ms);
+            let kind = self.kinds.entry(hit.fault.clone()).or_default();
+            kind.hits += 1;
+            kind.kills += hit.kills;
+            kind.cuts += hit.cuts;
+            kind.changes += hit.changes;
+            kind.stalls.push(hit.stall_ms);
+            kind.recoveries.push(hit.recovery_ms);
         }
     }
 
-    pub fn summary(&mut self) -> String {
-        let (of_kills, of_others) = (quantiles(&mut self.of_kills), quantiles(&mut self.of_others));
+    fn sum(&self, of: impl Fn(&Kind) -> u64) -> u64 {
+        self.kinds.values().map(of).sum()
+    }
+
+    pub fn summary(&self) -> String {
+        let stalls = |is_kill: bool| {
+            let of = self.kinds.iter().filter(|(name, _)| (*name == "KillLeader") == is_kill);
+            quantiles(&mut of.flat_map(|(_, kind)| &kind.stalls).copied().collect::<Vec<_>>())
+        };
         format!(
-            "{} rounds, {} faults, {} kills, {} records acknowledged, {} violations; longest stall of a killed leader \
-             {of_kills}; of other faults {of_others}",
-            self.rounds, self.faults, self.kills, self.acknowledged, self.violations
+            "{} rounds, {} faults, {} kills, {} cuts, {} changes of the members, {} records acknowledged, {} \
+             violations; longest stall of a killed leader {}; of other faults {}",
+            self.rounds,
+            self.sum(|kind| kind.hits),
+            self.sum(|kind| kind.kills),
+            self.sum(|kind| kind.cuts),
+            self.sum(|kind| kind.changes),
+            self.acknowledged,
+            self.violations,
+            stalls(true),
+            stalls(false),
         )
+    }
+
+    /// Returns a line for each kind of fault.
+    pub fn table(&mut self) -> String {
+        let mut lines = String::new();
+        for (name, kind) in &mut self.kinds {
+            let Kind { hits, kills, cuts, changes, stalls, recoveries } = kind;
+            let (stall, recovery) = (quantiles(stalls), quantiles(recoveries));
+            lines += &format!(
+                "   {name:<18} {hits:>4} faults, {kills:>4} kills, {cuts:>4} cuts, {changes:>3} changes; stall {stall}; \
+                 recovery {recovery}\n"
+            );
+        }
+        lines
+    }
+
+    /// Compares the sums with what a report should have.
+    pub fn goals(&self) -> String {
+        let reached = [self.sum(|kind| kind.kills), self.sum(|kind| kind.cuts), self.sum(|kind| kind.changes)];
+        let lines = GOALS.iter().zip(reached).map(|((name, goal), reached)| format!("   {reached} of {goal} {name}\n"));
+        lines.collect()
     }
 }
 
@@ -105,7 +170,14 @@ fn quantiles(values: &mut [u64]) -> String {
 /// File of the report.
 pub struct Report {
     file: File,
-    known: Vec<(u64, usize)>,
+    path: PathBuf,
+    known: Vec<Finished>,
+}
+
+/// Reads the rounds that have ended; a run that was killed may have left half a line.
+fn rounds(path: &Path) -> Vec<Finished> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 impl Report {
@@ -113,16 +185,22 @@ impl Report {
         let path = folder.join("report.jsonl");
         let failed = |error: std::io::Error| format!("{}: {error}", path.display());
         std::fs::create_dir_all(folder).map_err(failed)?;
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
-        let rounds = text.lines().filter_map(|line| serde_json::from_str::<Finished>(line).ok());
-        let known = rounds.map(|round| (round.seed, round.nodes)).collect();
+        let known = rounds(&path);
         let file = File::options().create(true).append(true).open(&path).map_err(failed)?;
-        Ok(Self { file, known })
+        Ok(Self { file, path, known })
     }
 
-    /// Returns `true` if a round of this seed has ended before.
-    pub fn has(&self, seed: u64, nodes: usize) -> bool {
-        self.known.contains(&(seed, nodes))
+    /// Returns `true` if such a round has ended before.
+    pub fn has(&self, seed: u64, nodes: usize, pace: &str, build: &str) -> bool {
+        let is_same = |round: &Finished| round.pace == pace && round.build == build;
+        self.known.iter().any(|round| round.seed == seed && round.nodes == nodes && is_same(round))
+    }
+
+    /// Returns the sums of all rounds that have ended, also of earlier runs.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        rounds(&self.path).iter().for_each(|round| totals.add(round));
+        totals
     }
 
     pub fn add(&mut self, finished: &Finished) -> Outcome {
@@ -143,8 +221,32 @@ mod tests {
         // Half a line, of a run that was killed.
         write!(report.file, "{{\"seed\":8").expect("written");
         let report = Report::open(&folder).expect("a report");
-        assert!(report.has(7, 3) && !report.has(7, 5) && !report.has(8, 3));
+        assert!(report.has(7, 3, "", "") && !report.has(7, 5, "", "") && !report.has(8, 3, "", ""));
+        assert!(!report.has(7, 3, "dense", "") && !report.has(7, 3, "", "release"));
         std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn kinds_of_faults_are_summed_and_compared_with_the_goals() {
+        let hit = |fault: &str, kills, cuts, stall_ms| Hit {
+            fault: fault.into(),
+            leader: 1,
+            next_leader: 2,
+            hold_ms: 0,
+            stall_ms,
+            recovery_ms: 1,
+            kills,
+            cuts,
+            changes: 0,
+            note: None,
+        };
+        let hits = vec![hit("KillLeader", 1, 0, 300), hit("KillDuringCut", 1, 1, 900), hit("KillLeader", 1, 0, 500)];
+        let mut totals = Totals::default();
+        totals.add(&Finished { hits, ..Finished::default() });
+        let table = totals.table();
+        assert!(table.contains("KillLeader            2 faults,    2 kills,    0 cuts"), "{table}");
+        assert!(table.contains("stall p50 300 ms, p99 500 ms, max 500 ms (2)"), "{table}");
+        assert!(totals.goals().starts_with("   3 of 1000 kills\n   1 of 500 cuts\n"), "{}", totals.goals());
     }
 
     #[test]

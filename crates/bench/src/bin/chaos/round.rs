@@ -8,17 +8,20 @@ use client::{Client, NewQueue, Storage, TopicSettings};
 use serde::de::DeserializeOwned;
 use tokio::task::{JoinSet, block_in_place};
 
+use crate::Settings;
 use crate::check::{self, Violations};
 use crate::clients::{Ending, Progress, connect, groups, kafka::Kafka, native, queue, redis};
 use crate::compare::{compare, leader, until_caught_up};
 use crate::history::{CounterEvent, GroupEvent, History, LogEvent, Micros, QueueEvent, now, read};
-use crate::network::{Network, Outcome};
+use crate::network::Outcome;
 use crate::nodes::Nodes;
-use crate::plan::{Fault, Plan, Random, Step};
+use crate::plan::{Fault, Means, Pace, Plan, Random};
 use crate::report::{Finished, Hit};
 
-const TOPIC: &str = "chaos-native";
-const KAFKA_TOPIC: &str = "chaos-kafka";
+pub const TOPIC: &str = "chaos-native";
+pub const KAFKA_TOPIC: &str = "chaos-kafka";
+/// History of reads of that topic during the faults: its client writes to another file.
+pub const KAFKA_READS: &str = "kafka-reads.jsonl";
 const QUEUE: &str = "chaos-queue";
 const PARTITIONS: u32 = 2;
 const PUBLISHERS: usize = 2;
@@ -33,11 +36,13 @@ pub struct Round {
     seed: u64,
     count: usize,
     time: Duration,
-    folder: PathBuf,
-    program: String,
-    nodes: Nodes,
-    progress: Arc<Progress>,
-    finished: Finished,
+    pub folder: PathBuf,
+    pace: Pace,
+    pub nodes: Nodes,
+    pub progress: Arc<Progress>,
+    /// History of the readers of the native topic.
+    pub reads: Option<Arc<History<LogEvent>>>,
+    pub finished: Finished,
 }
 
 /// Histories of a round.
@@ -66,11 +71,17 @@ impl Histories {
 }
 
 impl Round {
-    pub fn new(seed: u64, count: usize, time: Duration, folder: PathBuf, program: &Path, network: Network) -> Self {
-        let finished = Finished { seed, nodes: count, network: network.name().to_owned(), ..Finished::default() };
-        let nodes = Nodes::new(program, &folder, network);
-        let program = program.display().to_string();
-        Self { seed, count, time, folder, program, nodes, progress: Arc::default(), finished }
+    pub fn new(seed: u64, time: Duration, folder: PathBuf, settings: &Settings, nodes: Nodes) -> Self {
+        let finished = Finished {
+            seed,
+            nodes: settings.nodes,
+            pace: settings.pace.name().to_owned(),
+            build: settings.build.clone(),
+            network: nodes.network.name().to_owned(),
+            ..Finished::default()
+        };
+        let (count, pace) = (settings.nodes, settings.pace);
+        Self { seed, count, time, folder, pace, nodes, progress: Arc::default(), reads: None, finished }
     }
 
     /// Runs the round to its end. What fails is a violation.
@@ -84,7 +95,7 @@ impl Round {
         let Self { finished, mut nodes, folder, .. } = self;
         let is_good = finished.violations.is_empty();
         if !is_good {
-            for node in nodes.numbers() {
+            for node in nodes.places() {
                 nodes.resume(node);
                 nodes.stop(node).unwrap_or_default();
             }
@@ -105,13 +116,14 @@ impl Round {
             }
         }
         let client = connect(&self.nodes.addresses("native")).await?;
-        until_caught_up(&client, self.count).await?;
+        until_caught_up(&client, self.count, 0).await?;
         let settings = TopicSettings { partitions: PARTITIONS, storage: Storage::Disk, ..TopicSettings::default() };
         for topic in [TOPIC, KAFKA_TOPIC] {
             client.create_topic(topic, settings).await.map_err(|error| format!("{topic}: {error}"))?;
         }
         client.create_queue(NewQueue::new(QUEUE)).await.map_err(|error| format!("{QUEUE}: {error}"))?;
         let histories = Histories::create(&self.folder)?;
+        self.reads = Some(histories.native.clone());
         let (end, ending) = Ending::new();
         let mut clients = self.start_clients(&histories, &ending).await?;
         let kafka = Kafka::start(&self.nodes.addresses("kafka"), KAFKA_TOPIC, &self.folder.join("kafka.jsonl"))?;
@@ -134,14 +146,14 @@ impl Round {
         histories.flush()?;
         checked?;
         let topics = [TOPIC, KAFKA_TOPIC];
-        let differences = compare(&mut self.nodes, &client, &topics, &self.program).await?;
+        let differences = compare(&mut self.nodes, &client, &topics).await?;
         self.finished.violations.extend(differences);
         client.close().await;
         block_in_place(|| {
-            for node in self.nodes.numbers() {
+            for node in self.nodes.places() {
                 self.nodes.stop(node)?;
             }
-            self.nodes.numbers().try_for_each(|node| self.nodes.inspect(node))
+            self.nodes.places().try_for_each(|node| self.nodes.inspect(node))
         })
     }
 
@@ -177,18 +189,19 @@ impl Round {
     /// Carries out faults until the time of the round is over.
     async fn faults(&mut self, client: &Client) -> Outcome {
         let begin = Instant::now();
-        let plan = Plan::new(self.seed, self.nodes.network.can_cut());
+        let means = Means { can_cut: self.nodes.network.can_cut(), has_clocks: self.nodes.has_clocks() };
+        let plan = Plan::new(self.seed, self.pace, means);
         let mut random = Random::new(self.seed ^ 0xfa17);
         for step in plan {
             tokio::time::sleep(Duration::from_millis(step.quiet_ms)).await;
             if begin.elapsed() >= self.time {
                 break;
             }
-            let leader_before = leader(client).await?;
+            let leader_before = self.leader(client).await?;
             let started = Instant::now();
             self.progress.begin();
-            let kills = block_in_place(|| self.inflict(step, leader_before, &mut random))
-                .map_err(|error| format!("{:?}: {error}", step.fault))?;
+            let inflicted = self.inflict(step.fault, leader_before, client, &mut random).await;
+            let effect = inflicted.map_err(|error| format!("{:?}: {error}", step.fault))?;
             tokio::time::sleep(Duration::from_millis(step.hold_ms)).await;
             block_in_place(|| self.nodes.heal()).map_err(|error| format!("after {:?}: {error}", step.fault))?;
             let healed = now();
@@ -196,29 +209,49 @@ impl Round {
             let hit = Hit {
                 fault: format!("{:?}", step.fault),
                 leader: leader_before,
-                next_leader: leader(client).await?,
+                next_leader: self.leader(client).await?,
                 hold_ms: step.hold_ms,
                 stall_ms: self.progress.longest() / 1000,
                 recovery_ms: (now() - healed) / 1000,
-                kills,
+                kills: effect.kills,
+                cuts: effect.cuts,
+                changes: effect.changes,
+                note: effect.note,
             };
             println!(
-                "{:>6.1} s  {:<18} leader {} -> {}, held {} ms, stall {} ms, {} ms",
+                "{:>6.1} s  {:<18} leader {} -> {}, held {} ms, stall {} ms, {} ms{}",
                 begin.elapsed().as_secs_f64(),
                 hit.fault,
                 hit.leader,
                 hit.next_leader,
                 hit.hold_ms,
                 hit.stall_ms,
-                started.elapsed().as_millis()
+                started.elapsed().as_millis(),
+                hit.note.as_ref().map(|note| format!(": {note}")).unwrap_or_default()
             );
             self.finished.hits.push(hit);
         }
         Ok(())
     }
 
+    /// Returns the place of the node that leads.
+    pub async fn leader(&self, client: &Client) -> Outcome<u64> {
+        let begin = Instant::now();
+        loop {
+            let number = leader(client).await?;
+            match self.nodes.place(number) {
+                Some(place) => return Ok(place),
+                // The client may not have noticed that it has left.
+                None if begin.elapsed() > RECOVERY_TIMEOUT => {
+                    return Err(format!("node {number} leads, and has left or was replaced"));
+                }
+                None => tokio::time::sleep(POLL_EVERY).await,
+            }
+        }
+    }
+
     /// Waits until a record that was sent after a time is acknowledged.
-    async fn until_recovered(&self, healed: Micros, fault: Fault) -> Outcome {
+    pub async fn until_recovered(&self, healed: Micros, fault: Fault) -> Outcome {
         let begin = Instant::now();
         while !self.progress.has_acknowledged_after(healed) {
             if begin.elapsed() > RECOVERY_TIMEOUT {
@@ -228,59 +261,6 @@ impl Round {
             tokio::time::sleep(POLL_EVERY).await;
         }
         Ok(())
-    }
-
-    /// Begins a fault. Returns the number of processes that it killed.
-    fn inflict(&mut self, step: Step, leader: u64, random: &mut Random) -> Outcome<u64> {
-        let nodes = &mut self.nodes;
-        let all: Vec<u64> = nodes.numbers().collect();
-        let mut followers: Vec<u64> = all.iter().copied().filter(|node| *node != leader).collect();
-        let turn = random.below(followers.len() as u64) as usize;
-        followers.rotate_left(turn);
-        let follower = followers[0];
-        let majority = all.len() / 2 + 1;
-        let mut killed: Vec<u64> = Vec::new();
-        match step.fault {
-            Fault::KillLeader => killed.push(leader),
-            Fault::KillFollower => killed.push(follower),
-            Fault::KillMajority => {
-                killed.push(leader);
-                killed.extend(&followers[..majority - 1]);
-            }
-            Fault::KillAll => killed = all,
-            Fault::PauseLeader => nodes.pause(leader),
-            Fault::PauseFollower => nodes.pause(follower),
-            Fault::RestartFollower => nodes.stop(follower)?,
-            Fault::RestartLeader => nodes.stop(leader)?,
-            Fault::IsolateLeader => {
-                for other in followers {
-                    nodes.network.cut_to(leader, Some(other))?;
-                    nodes.network.cut_to(other, Some(leader))?;
-                }
-            }
-            Fault::DeafLeader => {
-                for other in followers {
-                    nodes.network.cut_to(leader, Some(other))?;
-                }
-            }
-            Fault::MuteLeader => nodes.network.cut_from(leader)?,
-            Fault::Loss => all.iter().try_for_each(|node| nodes.network.lose_tenth(*node))?,
-            Fault::FullDiskOfLeader => nodes.fill_disk(leader)?,
-            Fault::FullDiskOfFollower => nodes.fill_disk(follower)?,
-            Fault::JoinDuringCut => {
-                nodes.network.cut_to(follower, None)?;
-                nodes.add()?;
-                killed.push(leader);
-            }
-            Fault::LeaveDuringCut => {
-                let newest = all.len() as u64;
-                let cut = followers.iter().find(|node| **node != newest).copied().unwrap_or(follower);
-                nodes.network.cut_to(cut, None)?;
-                nodes.remove_last()?;
-            }
-        }
-        killed.iter().for_each(|node| nodes.kill(*node));
-        Ok(killed.len() as u64)
     }
 
     /// Reads everything after the last fault, and checks the histories.
@@ -309,8 +289,10 @@ impl Round {
     }
 
     fn check<E: DeserializeOwned>(&mut self, name: &str, check: impl FnOnce(&[E]) -> Violations) -> Outcome {
-        let path = self.folder.join(name);
-        let events = read(&path).map_err(|error| format!("{name}: {error}"))?;
+        let mut events = read(&self.folder.join(name)).map_err(|error| format!("{name}: {error}"))?;
+        if name == "kafka.jsonl" {
+            events.extend(read(&self.folder.join(KAFKA_READS)).map_err(|error| format!("{KAFKA_READS}: {error}"))?);
+        }
         self.finished.events += events.len();
         let found = check(&events).sentences();
         self.finished.violations.extend(found.into_iter().map(|sentence| format!("{name}: {sentence}")));
