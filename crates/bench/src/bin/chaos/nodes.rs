@@ -20,6 +20,8 @@ const DATA_BYTES: &str = "size=192m";
 const DOORS: [(&str, u16); 4] = [("native", 1), ("http", 2), ("kafka", 3), ("redis", 4)];
 const CLUSTER_PORT: u16 = 0;
 const JOIN_TRIES: usize = 50;
+/// Parts of lines that no log may have.
+const DEFECTS: [&str; 2] = ["panicked at", "something still holds the broker"];
 const TRY_EVERY: Duration = Duration::from_millis(200);
 
 /// Nodes of a round, each at a place that has an address and a disk: 1, 2 and so on. A node that was replaced has another
@@ -341,6 +343,13 @@ impl Nodes {
     pub fn has_logged(&self, node: u64, after: u64, text: &str) -> bool {
         let log = std::fs::read(self.log(node)).unwrap_or_default();
         String::from_utf8_lossy(log.get(after as usize..).unwrap_or_default()).contains(text)
+    }
+
+    /// Returns the lines of the logs of all nodes that show a defect, also of one that had no effect on clients.
+    pub fn defects(&self) -> Vec<String> {
+        let logs = (1..).map(|place| self.log(place)).map_while(|log| std::fs::read(log).ok());
+        let lines = logs.flat_map(|log| String::from_utf8_lossy(&log).lines().map(str::to_owned).collect::<Vec<_>>());
+        lines.filter(|line| DEFECTS.iter().any(|defect| line.contains(defect))).collect()
     }
 
     /// Fills the file system of a node's data, if it has its own.

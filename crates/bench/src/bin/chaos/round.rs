@@ -90,6 +90,7 @@ impl Round {
         if let Err(error) = self.work().await {
             self.finished.violations.push(error);
         }
+        self.finished.violations.extend(self.nodes.defects());
         self.finished.seconds = begin.elapsed().as_secs_f64();
         (self.finished.sent, self.finished.acknowledged) = self.progress.counts();
         let Self { finished, mut nodes, folder, .. } = self;
