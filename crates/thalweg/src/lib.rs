@@ -31,5 +31,5 @@ pub const COMMIT: &str = env!("BUILD_COMMIT");
 
 pub use broker::Door;
 pub use embedded::Embedded;
-pub use node::NodeServer;
+pub use node::{NodeServer, removed};
 pub use server::Server;

@@ -22,6 +22,8 @@ pub(super) const AUTHORITY_KEY: &str = "ca.key";
 pub(super) const NODE: &str = "node.pem";
 pub(super) const NODE_KEY: &str = "node.key";
 pub(super) const DESCRIPTION: &str = "node.toml";
+/// File of a node that was removed from its cluster.
+pub(super) const REMOVED: &str = "removed";
 /// Entries of a data directory that has data. The storage creates them.
 const DATA: [&str; 3] = ["checkpoint", "topics", "journal"];
 /// Maximum bytes of a file of an identity.
@@ -128,7 +130,7 @@ pub(crate) fn expect_empty(data: &Path) -> Result<()> {
     Ok(())
 }
 
-fn exists(path: &Path) -> Result<bool> {
+pub(super) fn exists(path: &Path) -> Result<bool> {
     match path.try_exists() {
         // A file where the data directory should be has no files of a node.
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(false),

@@ -7,6 +7,7 @@
 //! | `ca.pem`, `ca.key` | the authority of the cluster, valid for 10 years |
 //! | `node.pem`, `node.key` | the certificate of this node, valid for 1 year |
 //! | `node.toml` | the cluster, the node's number and address, the founder's number of directories, known nodes |
+//! | `removed` | exists if the cluster has removed the node, which must not start again |
 //!
 //! Nothing but this authority is trusted between nodes. Every node has its key, for two reasons: the cluster has to
 //! admit new nodes after the founder is lost, and each node renews its own certificate without anybody's help. A node
@@ -163,6 +164,17 @@ impl Identity {
     /// Returns when the node's certificate expires.
     pub fn expires_at(&self) -> SystemTime {
         self.state.lock().leaf.expires_at
+    }
+
+    /// Returns `true` if the cluster has removed this node.
+    pub fn is_removed(&self) -> Result<bool> {
+        files::exists(&self.folder.join(files::REMOVED))
+    }
+
+    /// Stores that the cluster has removed this node.
+    pub fn save_removed(&self) -> Result<()> {
+        let text = format!("Node {} was removed from the cluster {:032x}.\n", self.node, self.cluster);
+        files::replace(&self.folder, files::REMOVED, text.as_bytes())
     }
 
     /// Stores the nodes of the cluster, which this node dials after a restart.

@@ -124,7 +124,7 @@ async fn ask(token: &Token, address: &str, request: &Request) -> Result<Answer> 
             ),
         )
     })??;
-    Answer::decode(kind, body)?.map_err(|Refusal { reason }| Error::new(ErrorKind::Denied, reason))
+    Answer::decode(kind, body)?.map_err(|Refusal { reason, .. }| Error::new(ErrorKind::Denied, reason))
 }
 
 async fn connect(token: &Token, address: &str, program: &str) -> Result<tokio_rustls::client::TlsStream<TcpStream>> {
@@ -146,7 +146,7 @@ async fn connect(token: &Token, address: &str, program: &str) -> Result<tokio_ru
     let (kind, body) = read_frame(&mut stream, |head| Frame::body_bytes(head, false)).await?;
     match Frame::decode(kind, body, 0, 0)? {
         Frame::Hello(_) => Ok(stream),
-        Frame::Refusal(Refusal { reason }) => Err(Error::new(ErrorKind::Denied, reason)),
+        Frame::Refusal(Refusal { reason, .. }) => Err(Error::new(ErrorKind::Denied, reason)),
         Frame::Parts(_) => Err(Error::malformed("it sent parts before it said who it is")),
     }
 }

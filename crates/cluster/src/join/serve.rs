@@ -26,7 +26,7 @@ pub(crate) async fn serve(shared: &Shared, stream: &mut (impl AsyncRead + AsyncW
         Ok(answer) => answer.encode(),
         Err(error) => {
             tracing::warn!(%error, "a program was not admitted to the cluster");
-            Frame::Refusal(Refusal { reason: error.message }).encode()
+            Frame::Refusal(Refusal::new(error.message)).encode()
         }
     };
     write_frame(stream, &chunks).await?;

@@ -23,6 +23,9 @@ const HELLO: u8 = 1;
 pub(crate) const REFUSAL: u8 = 2;
 const PARTS: u8 = 3;
 
+/// Code after the reason of a refusal; most have none.
+const REMOVED: u8 = 1;
+
 const BEATS: u8 = 1;
 const ENTRIES: u8 = 2;
 const BULK: u8 = 3;
@@ -75,6 +78,15 @@ pub struct Hello {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: String,
+    /// `true` if the other node was removed from the cluster: it cannot come back under its number.
+    pub is_removed: bool,
+}
+
+impl Refusal {
+    /// Creates a refusal of a connection that may be possible later.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_removed: false }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,9 +101,12 @@ impl Frame {
     pub fn encode(&self) -> Vec<Bytes> {
         let (kind, mut chunks) = match self {
             Self::Hello(hello) => (HELLO, vec![encode_hello(hello)]),
-            Self::Refusal(Refusal { reason }) => {
+            Self::Refusal(Refusal { reason, is_removed }) => {
                 let mut body = BytesMut::new();
                 put_text(&mut body, reason);
+                if *is_removed {
+                    body.put_u8(REMOVED);
+                }
                 (REFUSAL, vec![body.freeze()])
             }
             Self::Parts(parts) => (PARTS, part::encode(parts)),
@@ -114,8 +129,15 @@ impl Frame {
             REFUSAL => {
                 let mut fields = Fields(body);
                 let reason = fields.text(TEXT_BYTES_MAX)?;
+                let is_removed = !fields.is_empty();
+                if is_removed {
+                    match fields.u8()? {
+                        REMOVED => {}
+                        code => return Err(Error::malformed(format!("the code {code} of a refusal is unknown"))),
+                    }
+                }
                 fields.end()?;
-                Ok(Self::Refusal(Refusal { reason }))
+                Ok(Self::Refusal(Refusal { reason, is_removed }))
             }
             PARTS => part::decode(Fields(body), from, to).map(Self::Parts),
             kind => Err(Error::malformed(format!("the kind {kind} of a frame is unknown"))),

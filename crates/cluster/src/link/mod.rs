@@ -20,6 +20,7 @@
 //! | 4 | splice | bytes of a client; the hello continues with a door (1), the client's address, an owner (1) |
 //! | 5 | join | one request to join, one answer; the program has no certificate, and cluster and node are 0 |
 //!
+//! A refusal is a text for people, and 1 (1) if the other node was removed from the cluster; otherwise nothing follows.
 //! A text is the number of its bytes (2) and UTF-8. The owner is 1 if the client is a process of the broker's user,
 //! else 0. A part is a message of the consensus of one shard: what a node has
 //! to say to another at one time is one frame, whatever the number of shards. A frame without parts says that the node

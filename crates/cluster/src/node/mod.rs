@@ -9,7 +9,7 @@ pub mod catch_up;
 pub mod plan;
 mod status;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -109,6 +109,8 @@ pub struct Node {
     seal_key: Zeroizing<[u8; 32]>,
     transport: OnceLock<Arc<Transport>>,
     stance: watch::Sender<Stance>,
+    /// `true` once the cluster has removed this node.
+    removed: watch::Sender<bool>,
     /// Description that this node gives of itself.
     description: Mutex<Member>,
     /// Notified when the members or the nodes may have to change.
@@ -146,6 +148,7 @@ impl Node {
             seal_key,
             transport: OnceLock::new(),
             stance,
+            removed: watch::channel(false).0,
             description: Mutex::new(description),
             changed: Notify::new(),
             heard: Mutex::default(),
@@ -318,6 +321,29 @@ impl Node {
         stance.term == term && stance.leader == Some(self.own)
     }
 
+    /// Waits until the cluster has removed this node: it has no part in it any more, and its number is not used again.
+    pub async fn until_removed(&self) {
+        let mut removed = self.removed.subscribe();
+        if removed.wait_for(|is_removed| *is_removed).await.is_err() {
+            tracing::debug!("the node is stopped");
+        }
+    }
+
+    /// Returns `true` if the cluster has removed this node.
+    pub fn is_removed(&self) -> bool {
+        *self.removed.borrow()
+    }
+
+    fn note_removed(&self) {
+        if self.removed.send_replace(true) {
+            return;
+        }
+        tracing::warn!(node = self.own, "the cluster has removed this node");
+        if let Err(error) = self.settings.identity.save_removed() {
+            tracing::warn!(%error, "cannot write down that this node was removed");
+        }
+    }
+
     /// Opens a stream to another node, for a client of this one.
     pub async fn splice(&self, to: NodeId, spliced: crate::link::Spliced) -> Result<Stream> {
         self.transport()?.open(to, Purpose::Splice(spliced)).await
@@ -475,16 +501,22 @@ impl Node {
                 peers.insert(*node, member.address.clone());
             }
         }
+        let is_gone = |(node, member): &(&NodeId, &Member)| member.is_removed && !members.contains(**node);
+        let gone: BTreeSet<_> = roster.nodes.iter().filter(is_gone).map(|(node, _)| *node).collect();
+        if gone.contains(&self.own) {
+            self.note_removed();
+        }
         let peers: Vec<_> = peers.into_iter().collect();
         if peers != identity.nodes()
             && let Err(error) = identity.save_nodes(&peers)
         {
             tracing::warn!(%error, "cannot write down the addresses of the nodes");
         }
-        if let Some(transport) = self.transport.get()
-            && let Err(error) = transport.set_peers(peers)
-        {
-            tracing::warn!(%error, "an address of a node cannot be used");
+        if let Some(transport) = self.transport.get() {
+            transport.set_removed(gone);
+            if let Err(error) = transport.set_peers(peers) {
+                tracing::warn!(%error, "an address of a node cannot be used");
+            }
         }
     }
 
@@ -647,6 +679,13 @@ impl Receiver for Heard {
     fn disconnected(&self, other: NodeId) {
         if let Some(node) = self.0.upgrade() {
             node.shard.disconnected(other);
+        }
+    }
+
+    fn removed(&self, by: NodeId) {
+        if let Some(node) = self.0.upgrade() {
+            tracing::debug!(by, "a node says that this one was removed");
+            node.note_removed();
         }
     }
 }

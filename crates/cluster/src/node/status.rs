@@ -54,7 +54,7 @@ pub struct Status {
     pub held_bytes: u64,
     /// Number of answers that waited because the lease of this leader had lapsed.
     pub lease_waits: u64,
-    /// `true` if the node has left the cluster.
+    /// `true` if the node leaves the cluster, or has left it.
     pub is_removed: bool,
     /// Number of times that this node fetched the state, and the bytes that it sent to others that did.
     pub catch_ups: u64,
@@ -108,7 +108,7 @@ impl Node {
             waiting_bytes,
             held_bytes,
             lease_waits: self.lease_waits.load(Ordering::Relaxed),
-            is_removed: roster.nodes.get(&self.own).is_some_and(|member| member.is_removed),
+            is_removed: self.is_removed() || roster.nodes.get(&self.own).is_some_and(|member| member.is_removed),
             catch_ups: self.catch_ups.load(Ordering::Relaxed),
             caught_up_bytes: self.caught_up_bytes.load(Ordering::Relaxed),
             format: roster.format(),

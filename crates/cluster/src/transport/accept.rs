@@ -98,22 +98,21 @@ async fn greet(shared: &Shared, socket: TcpStream) -> Result<(TlsStream<TcpStrea
     let read = read_frame(&mut stream, |head: [u8; FRAME_HEAD_BYTES]| Frame::body_bytes(head, false)).await;
     let hello = read.and_then(|(kind, body)| match Frame::decode(kind, body, 0, 0)? {
         Frame::Hello(hello) => Ok(hello),
-        Frame::Refusal(Refusal { reason }) => Err(Error::new(ErrorKind::Denied, reason)),
+        Frame::Refusal(Refusal { reason, .. }) => Err(Error::new(ErrorKind::Denied, reason)),
         Frame::Parts(_) => Err(Error::malformed("it sent parts before it said who it is")),
     });
     match hello {
         Ok(hello) => Ok((stream, hello)),
         Err(error) => {
-            refuse(&mut stream, &error.message).await;
+            refuse(&mut stream, &Refusal::new(error.message.as_str())).await;
             Err(error)
         }
     }
 }
 
-async fn refuse(stream: &mut TlsStream<TcpStream>, why: &str) {
-    let refusal = Frame::Refusal(Refusal { reason: why.to_owned() });
+async fn refuse(stream: &mut TlsStream<TcpStream>, refusal: &Refusal) {
     // The other side may have gone.
-    if write_frame(stream, &refusal.encode()).await.is_ok() {
+    if write_frame(stream, &Frame::Refusal(refusal.clone()).encode()).await.is_ok() {
         drop(stream.shutdown().await);
     }
 }
@@ -122,15 +121,15 @@ async fn refuse(stream: &mut TlsStream<TcpStream>, why: &str) {
 async fn serve_known(shared: &Arc<Shared>, mut stream: TlsStream<TcpStream>, hello: Hello) -> Result<()> {
     if hello.purpose == Purpose::Join {
         let Ok(_place) = shared.joins.try_acquire() else {
-            return refused(shared, &mut stream, "too many programs ask to join at a time: try again in a minute")
-                .await;
+            let why = "too many programs ask to join at a time: try again in a minute";
+            return refused(shared, &mut stream, &Refusal::new(why)).await;
         };
         write_frame(&mut stream, &Frame::Hello(shared.hello(Purpose::Join)).encode()).await?;
         return join::serve(shared, &mut stream).await;
     }
     let peer = match recognise(shared, &stream, &hello) {
         Ok(peer) => peer,
-        Err(why) => return refused(shared, &mut stream, &why).await,
+        Err(refusal) => return refused(shared, &mut stream, &refusal).await,
     };
     let answer = Frame::Hello(shared.hello(hello.purpose.clone())).encode();
     let (lane, places) = match hello.purpose {
@@ -145,7 +144,7 @@ async fn serve_known(shared: &Arc<Shared>, mut stream: TlsStream<TcpStream>, hel
     watch(stream.get_ref().0, SILENCE);
     let mut joined = match peer.rise(hello.process, lane, Direction::In, &*shared.receiver) {
         Ok(joined) => joined,
-        Err(why) => return refused(shared, &mut stream, &why).await,
+        Err(refusal) => return refused(shared, &mut stream, &refusal).await,
     };
     let result = match write_frame(&mut stream, &answer).await {
         Ok(()) => read_lane(shared, &peer, stream, &mut joined).await,
@@ -157,38 +156,44 @@ async fn serve_known(shared: &Arc<Shared>, mut stream: TlsStream<TcpStream>, hel
     result
 }
 
-async fn refused(shared: &Shared, stream: &mut TlsStream<TcpStream>, why: &str) -> Result<()> {
+async fn refused(shared: &Shared, stream: &mut TlsStream<TcpStream>, refusal: &Refusal) -> Result<()> {
+    let why = &refusal.reason;
     shared.refused.fetch_add(1, Ordering::Relaxed);
     // A node that is refused tries again and again.
-    let is_new = std::mem::replace(&mut *shared.last_refusal.lock(), why.to_owned()) != why;
+    let is_new = std::mem::replace(&mut *shared.last_refusal.lock(), why.clone()) != *why;
     if is_new {
         tracing::warn!(why, "a connection at the cluster's address was refused");
     }
-    drop(timeout(HANDSHAKE_LIMIT, refuse(stream, why)).await);
+    drop(timeout(HANDSHAKE_LIMIT, refuse(stream, refusal)).await);
     Ok(())
 }
 
 /// Returns the node that the other side is, or why it is none.
-fn recognise(shared: &Shared, stream: &TlsStream<TcpStream>, hello: &Hello) -> Result<Arc<Peer>, String> {
+fn recognise(shared: &Shared, stream: &TlsStream<TcpStream>, hello: &Hello) -> Result<Arc<Peer>, Refusal> {
     let Hello { cluster, node, .. } = *hello;
     let own = shared.identity.node();
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certificate = certificate
-        .ok_or_else(|| "the connection has no certificate: only a node of the cluster may do this".to_owned())?;
+        .ok_or_else(|| Refusal::new("the connection has no certificate: only a node of the cluster may do this"))?;
     if cluster != shared.identity.cluster() {
-        return Err(format!("node {node} belongs to another cluster than node {own}"));
+        return Err(Refusal::new(format!("node {node} belongs to another cluster than node {own}")));
     }
     if !is_of_node(certificate, cluster, node) {
-        return Err(format!("the certificate is not that of node {node}: its data directory was changed or mixed up"));
+        let why = format!("the certificate is not that of node {node}: its data directory was changed or mixed up");
+        return Err(Refusal::new(why));
     }
     if node == own {
-        return Err(format!(
+        return Err(Refusal::new(format!(
             "this is node {node} itself: a second process has its number; stop one of the two, and give each node its \
              own data directory"
-        ));
+        )));
+    }
+    if shared.removed.lock().contains(&node) {
+        let reason = format!("node {node} was removed from the cluster");
+        return Err(Refusal { reason, is_removed: true });
     }
     shared.peer(node).ok_or_else(|| {
-        format!("node {own} does not know node {node} as one of the cluster: it was removed, or has just joined")
+        Refusal::new(format!("node {own} does not know node {node} as one of the cluster yet: it has just joined"))
     })
 }
 
@@ -204,7 +209,7 @@ async fn hand_over(
         Ok(permit) => permit,
         Err(full) => {
             let why = format!("too many streams of other nodes are open ({full}): try again later");
-            return refused(shared, &mut stream, &why).await;
+            return refused(shared, &mut stream, &Refusal::new(why)).await;
         }
     };
     write_frame(&mut stream, &answer).await?;
@@ -235,7 +240,7 @@ async fn read_lane(shared: &Shared, peer: &Peer, stream: TlsStream<TcpStream>, j
                     shared.receiver.received(peer.node, parts);
                 }
             }
-            Frame::Refusal(Refusal { reason }) => return Err(Error::new(ErrorKind::Denied, reason)),
+            Frame::Refusal(Refusal { reason, .. }) => return Err(Error::new(ErrorKind::Denied, reason)),
             Frame::Hello(_) => return Err(Error::malformed("it said twice who it is")),
         }
     }

@@ -68,7 +68,7 @@ async fn connect_lane(shared: &Shared, peer: &Peer, lane: Lane) -> Result<(TlsSt
     watch(stream.get_ref().0, SILENCE);
     let joined = peer
         .rise(hello.process, lane, Direction::Out, &*shared.receiver)
-        .map_err(|why| Error::new(ErrorKind::Denied, why))?;
+        .map_err(|refusal| Error::new(ErrorKind::Denied, refusal.reason))?;
     Ok((stream, joined))
 }
 
@@ -140,7 +140,12 @@ async fn greet(
             }
             Ok((stream, hello))
         }
-        Frame::Refusal(Refusal { reason }) => Err(Error::new(ErrorKind::Denied, format!("refused: {reason}"))),
+        Frame::Refusal(Refusal { reason, is_removed }) => {
+            if is_removed {
+                shared.receiver.removed(node);
+            }
+            Err(Error::new(ErrorKind::Denied, format!("refused: {reason}")))
+        }
         Frame::Parts(_) => Err(Error::malformed("it sent parts before it said who it is")),
     }
 }
@@ -155,7 +160,7 @@ async fn serve(peer: &Peer, queue: &Queue, stream: TlsStream<TcpStream>, joined:
         answer = answers.next() => Err(match answer? {
             None => closed(),
             Some((kind, body)) => match Frame::decode(kind, body, peer.node, 0)? {
-                Frame::Refusal(Refusal { reason }) => Error::new(ErrorKind::Denied, reason),
+                Frame::Refusal(Refusal { reason, .. }) => Error::new(ErrorKind::Denied, reason),
                 Frame::Hello(_) | Frame::Parts(_) => Error::malformed("it sent parts against the direction"),
             },
         }),

@@ -21,7 +21,7 @@ mod stats;
 mod stream;
 mod tls;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,6 +81,8 @@ pub trait Receiver: Send + Sync {
     fn connected(&self, node: NodeId);
     /// Called as soon as a connection breaks, or when nothing was heard for [`SILENCE`].
     fn disconnected(&self, node: NodeId);
+    /// Called when another node says that this one was removed from the cluster.
+    fn removed(&self, by: NodeId);
 }
 
 /// Receiver of streams that other nodes open, on the transport's thread. The purpose is [`Purpose::Bulk`] or
@@ -117,6 +119,8 @@ pub(crate) struct Shared {
     pub admits: Arc<dyn Admits>,
     tls: Mutex<Arc<Tls>>,
     peers: Mutex<BTreeMap<NodeId, Arc<Peer>>>,
+    /// Nodes that were removed from the cluster.
+    removed: Mutex<BTreeSet<NodeId>>,
     runtime: Handle,
     stop: Notify,
     failed_handshakes: AtomicU64,
@@ -149,6 +153,7 @@ impl Transport {
             on_stream,
             admits,
             peers: Mutex::default(),
+            removed: Mutex::default(),
             runtime: runtime.handle().clone(),
             stop: Notify::new(),
             failed_handshakes: AtomicU64::new(0),
@@ -193,7 +198,7 @@ impl Transport {
         let removed: Vec<_> = known.keys().filter(|node| !wanted.contains_key(node)).copied().collect();
         for peer in removed.into_iter().filter_map(|node| known.remove(&node)) {
             peer.tasks.lock().drain(..).for_each(|task| task.abort());
-            self.reset(peer, "the node was removed from the cluster", true);
+            self.reset(peer, "the node is none of the cluster any more", true);
         }
         for (node, address) in wanted {
             match known.get(&node) {
@@ -213,6 +218,11 @@ impl Transport {
             }
         }
         Ok(())
+    }
+
+    /// Sets the nodes that were removed from the cluster for good, which are told so when they connect.
+    pub fn set_removed(&self, removed: BTreeSet<NodeId>) {
+        *self.shared.removed.lock() = removed;
     }
 
     /// Ends the present link to a node, on the transport's thread.

@@ -11,7 +11,7 @@ use super::Receiver;
 use super::outgoing::{AT_ONCE_BYTES_MAX, Outgoing};
 use super::queue::{Dropped, Lane, Queue};
 use super::stats::PeerStats;
-use crate::link::Part;
+use crate::link::{Part, Refusal};
 
 /// Connections of a link: one for each lane and direction.
 const ALL: u8 = 0b1111;
@@ -116,18 +116,19 @@ impl Peer {
         lane: Lane,
         direction: Direction,
         receiver: &dyn Receiver,
-    ) -> Result<Joined, String> {
+    ) -> Result<Joined, Refusal> {
         let bit = 1 << (lane as u8 + direction as u8);
         let mut presence = self.presence.lock();
         if presence.is_removed {
-            return Err(format!("node {} was removed from the cluster", self.node));
+            // Another look at what this node knows tells it whether that is final.
+            return Err(Refusal::new(format!("node {} is disconnected for good", self.node)));
         }
         if presence.connections != 0 && presence.process != process {
-            return Err(format!(
+            return Err(Refusal::new(format!(
                 "another process with the number of node {0} is connected: stop one of the two; \
                  each node needs its own data directory, which is never copied",
                 self.node
-            ));
+            )));
         }
         // The other side may have noticed earlier that the connection of before is broken.
         let was_up = presence.connections & bit != 0 && self.end(&mut presence);

@@ -275,7 +275,7 @@ fn is_whole(kind: u8, body: &Bytes) -> bool {
     let request = encoded(Request::decode(kind, body.clone()).map(|request| request.encode()));
     let answer = Answer::decode(kind, body.clone()).map(|answer| match answer {
         Ok(answer) => answer.encode(),
-        Err(Refusal { reason }) => cluster::link::Frame::Refusal(Refusal { reason }).encode(),
+        Err(refusal) => cluster::link::Frame::Refusal(refusal).encode(),
     });
     let again = request.or(encoded(answer));
     again.is_some_and(|again| again[FRAME_HEAD_BYTES..] == body[..] && again[4] == kind)

@@ -188,7 +188,7 @@ fn nodes_say_who_they_are() {
     let bytes = encode(&frame);
     assert_eq!(decode(&bytes, false), Ok(frame));
     assert_eq!(decode(&bytes, true).expect_err("a second hello").kind, ErrorKind::Malformed);
-    let refusal = Frame::Refusal(Refusal { reason: "node 3 is no member of this cluster".to_owned() });
+    let refusal = Frame::Refusal(Refusal::new("node 3 is no member of this cluster"));
     for is_known in [false, true] {
         assert_eq!(decode(&encode(&refusal), is_known), Ok(refusal.clone()));
     }
@@ -308,7 +308,8 @@ fn vectors() -> Vec<(&'static str, Frame)> {
         ("hello_bulk", Frame::Hello(hello_for(Purpose::Bulk))),
         ("hello_splice", Frame::Hello(hello_for(Purpose::Splice(spliced)))),
         ("hello_join", Frame::Hello(Hello { cluster: 0, node: 0, process: 0, ..hello_for(Purpose::Join) })),
-        ("refusal", Frame::Refusal(Refusal { reason: "node 3 is no member".to_owned() })),
+        ("refusal", Frame::Refusal(Refusal::new("node 3 is no member"))),
+        ("refusal_removed", Frame::Refusal(Refusal { is_removed: true, ..Refusal::new("node 3 was removed") })),
         ("append", part(Kind::Append { prev: at(8, 5), commit: 4, entries }, vec![block])),
         ("append_empty", part(Kind::Append { prev: at(8, 5), commit: 5, entries: Vec::new() }, Vec::new())),
         ("appended", part(Kind::Appended { index: 8, commit: 5, hint: None }, Vec::new())),

@@ -33,6 +33,7 @@ pub enum Event {
     Received(NodeId, Vec<Part>),
     Connected(NodeId),
     Disconnected(NodeId),
+    Removed(NodeId),
 }
 
 /// Receiver that notes its calls, and waits in `received` while the gate is locked.
@@ -75,6 +76,10 @@ impl Receiver for Recorder {
 
     fn disconnected(&self, node: NodeId) {
         self.note(Event::Disconnected(node));
+    }
+
+    fn removed(&self, by: NodeId) {
+        self.note(Event::Removed(by));
     }
 }
 

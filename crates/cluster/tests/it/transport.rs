@@ -288,7 +288,7 @@ fn an_idle_link_stays() {
 }
 
 #[test]
-fn a_removed_node_is_disconnected_and_refused() {
+fn a_removed_node_is_disconnected_refused_and_told() {
     let all = Nodes::connected(2);
     let [one, two] = &all.nodes[..] else { unreachable!("two nodes") };
     one.transport.set_peers(Vec::new()).expect("no address");
@@ -302,6 +302,12 @@ fn a_removed_node_is_disconnected_and_refused() {
     one.know(&[two]);
     one.wait_connected(2);
     two.wait_connected(1);
+
+    // Removed for good: it is told so.
+    one.transport.set_removed([2].into());
+    one.transport.set_peers(Vec::new()).expect("no address");
+    two.wait(|event| *event == Event::Removed(1));
+    two.wait_peer(1, |peer| peer.last_error.as_ref().is_some_and(|why| why.contains("node 2 was removed")));
 }
 
 #[test]
@@ -402,7 +408,7 @@ fn read_frame(stream: &mut impl Read, is_known: bool) -> std::io::Result<Frame> 
 
 fn reason(answer: std::io::Result<Frame>) -> String {
     match answer.expect("an answer") {
-        Frame::Refusal(Refusal { reason }) => reason,
+        Frame::Refusal(Refusal { reason, .. }) => reason,
         other => panic!("{other:?}"),
     }
 }

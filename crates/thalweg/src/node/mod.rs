@@ -101,6 +101,9 @@ impl NodeServer {
     /// Starts the node in a data directory that has an identity. Returns once its doors accept connections; another
     /// node may serve them.
     pub async fn start(config: &Config, data: &Path, identity: Identity) -> io::Result<Self> {
+        if identity.is_removed().map_err(io::Error::other)? {
+            return Err(io::Error::other(removed(data, &identity)));
+        }
         let identity = Arc::new(identity);
         let process = Arc::new(Starting::new(config)?.bind(config).await?);
         let address = match config.address("cluster").map_err(io::Error::other)? {
@@ -156,6 +159,11 @@ impl NodeServer {
     /// Returns the address at which the node answers for itself; `None` if it does not.
     pub fn status_address(&self) -> Option<SocketAddr> {
         self.status_address
+    }
+
+    /// Waits until the cluster has removed this node. It serves nobody any more then, and has to be shut down.
+    pub async fn until_removed(&self) {
+        self.node.until_removed().await;
     }
 
     /// Returns the bound address of a door; `None` if it is off.
@@ -296,6 +304,16 @@ fn on_splice(forwards: Arc<Forwards>, runtime: Handle) -> Arc<dyn Fn(Spliced, u6
             }
         });
     })
+}
+
+/// Returns the text about a node that its cluster has removed: how its machine takes part again.
+pub fn removed(data: &Path, identity: &Identity) -> String {
+    let (node, cluster, data) = (identity.node(), identity.cluster(), data.display());
+    format!(
+        "node {node} was removed from the cluster {cluster:032x}, and its number is not used again. Delete {data}: the \
+         other nodes have all data. To add this machine again, run `thalweg cluster token` at another node, and \
+         `thalweg cluster join` here with an empty directory"
+    )
 }
 
 /// Returns the address at which the node listens unless it is configured: the one at which others reach it.

@@ -76,6 +76,9 @@ fn directory(config: &Config, named: Option<PathBuf>) -> Result<PathBuf> {
 
 fn init(config: &Config, data: &Path, advertise: &str, is_json: bool) -> Result {
     if let Some(identity) = Identity::load(data)? {
+        if identity.is_removed()? {
+            return Err(Failure::new(FAILED, thalweg::removed(data, &identity)));
+        }
         let (node, cluster, shown) = (identity.node(), identity.cluster(), data.display());
         let message =
             format!("{shown} is node {node} of the cluster {cluster:032x} already: thalweg serve --data {shown}");
@@ -103,6 +106,9 @@ fn token(data: &Path, minutes: u32, is_json: bool) -> Result {
         let shown = data.display();
         return Err(Failure::new(FAILED, format!("{shown} is not the directory of a node: thalweg cluster init")));
     };
+    if identity.is_removed()? {
+        return Err(Failure::new(FAILED, thalweg::removed(data, &identity)));
+    }
     let expires = SystemTime::now() + Duration::from_secs(60 * u64::from(minutes));
     let token = Token::issue(&identity, &identity.advertise(), expires)?.reveal();
     say(is_json, json!({ "token": token, "minutes": minutes }), &token)

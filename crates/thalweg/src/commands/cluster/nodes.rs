@@ -194,8 +194,8 @@ pub fn leave(config: &Config, node: u64, yes: Yes, is_json: bool) -> Result {
         confirm::ask(yes, &format!("Remove node {node} at {address} for good?"))?;
         client.remove_node(node).await?;
         let text = format!(
-            "node {node} at {address} has left the cluster, and its number is never given again.\nStop it there, and \
-             delete its data directory: it cannot come back. A new node needs an empty one."
+            "node {node} at {address} has left the cluster, and its number is never given again.\nIt stops by \
+             itself. Delete its data directory: it cannot come back. A new node needs an empty one."
         );
         say(is_json, json!({ "removed": node, "address": address }), &text)
     })

@@ -66,14 +66,17 @@ async fn serve(config: &Config, ready_file: Option<&Path>, is_json: bool) -> Res
     loop {
         tokio::select! {
             () = stop.asked() => break,
+            () = server.until_removed() => break,
             Some(()) = hang_up.recv(), if !has_terminal => {
                 tokio::task::block_in_place(|| server.reload_certificates());
             }
         }
     }
+    let removed = server.removed(config);
     tracing::info!("shutting down; send a second signal to stop immediately");
     if server.shut_down().await {
         tracing::info!("stopped");
+        removed.iter().for_each(|text| tracing::warn!("{text}"));
         return Ok(());
     }
     Err(Failure::new(FAILED, "stopped before everything was finished"))
@@ -111,6 +114,24 @@ impl Running {
         match self {
             Self::Alone(server) => server.address(door),
             Self::Node(server) => server.address(door),
+        }
+    }
+
+    /// Waits until the cluster has removed this node; for ever if the broker is none.
+    async fn until_removed(&self) {
+        match self {
+            Self::Alone(_) => std::future::pending().await,
+            Self::Node(server) => server.until_removed().await,
+        }
+    }
+
+    /// Returns what to do if the cluster has removed this node.
+    fn removed(&self, config: &Config) -> Option<String> {
+        match self {
+            Self::Node(server) if server.node().is_removed() => {
+                Some(thalweg::removed(&config.data()?, server.node().identity()))
+            }
+            _ => None,
         }
     }
 

@@ -81,8 +81,12 @@ async fn nodes_leave_and_new_ones_join_with_tokens_that_work_once() {
     assert_eq!(code, 400, "{wrong}");
 
     let said = cluster.on(leader, &["cluster", "leave", &gone.to_string()]).ok();
-    assert!(said.contains("has left the cluster") && said.contains("delete its data directory"), "{said}");
-    until("the removal", async || cluster.own(gone, "/readyz").await.0 == 503).await;
+    assert!(said.contains("has left the cluster") && said.contains("Delete its data directory"), "{said}");
+    // It learns that, ends by itself, and does not start again.
+    cluster.until_ended(gone).await;
+    assert!(cluster.log(gone).contains("was removed from the cluster"), "{}", cluster.log(gone));
+    let again = cluster.refused(gone);
+    assert!(again.contains("node 2 was removed") || again.contains("node 3 was removed"), "{again}");
     cluster.forget(gone);
     cluster.until_voters(3).await;
     assert!(!nodes(&status(&cluster)).contains(&gone));
@@ -100,6 +104,10 @@ async fn nodes_leave_and_new_ones_join_with_tokens_that_work_once() {
     assert!(refused.contains("no majority"), "{refused}");
     let replaced = cluster.on(leader, &["--json", "cluster", "replace", &lost.to_string()]).json();
     assert_eq!(replaced["removed"], lost);
+    // It was off when it was removed, and learns it when it asks the others.
+    cluster.restart(lost);
+    cluster.until_ended(lost).await;
+    cluster.forget(lost);
     let fifth = cluster.join(replaced["token"].as_str().expect("a token")).expect("joined");
     assert_eq!(fifth, 5, "no number is given again");
     cluster.restart(fifth);
@@ -107,8 +115,9 @@ async fn nodes_leave_and_new_ones_join_with_tokens_that_work_once() {
 
     // The leader itself leaves.
     cluster.on(fourth, &["cluster", "leave", &leader.to_string()]).ok();
-    until("another leader", async || cluster.leader().await != leader).await;
+    cluster.until_ended(leader).await;
     cluster.forget(leader);
+    assert_ne!(cluster.leader().await, leader);
     cluster.until_voters(2).await;
     assert_eq!(nodes(&status(&cluster)), [fourth, fifth]);
     let (code, _) = cluster.http(fourth, "DELETE", "/v1/cluster/nodes/1", &Value::Null).await;

@@ -144,16 +144,34 @@ impl Cluster {
         assert!(status.success(), "node {node}: {status:?}\n{}", self.log(node));
     }
 
+    /// Waits for a node that ends by itself, as it should.
+    pub async fn until_ended(&mut self, node: u64) {
+        let mut child = self.nodes.get_mut(&node).and_then(|of| of.child.take()).expect("it runs");
+        let mut status = None;
+        until("the end of a node", async || {
+            status = child.try_wait().expect("its status");
+            status.is_some()
+        })
+        .await;
+        assert!(status.is_some_and(|status| status.success()), "node {node}: {status:?}\n{}", self.log(node));
+    }
+
+    /// Starts a node that does not run, and returns its log after it has refused to start.
+    pub fn refused(&self, node: u64) -> String {
+        let data = self.data(node);
+        thalweg(&["serve", "--data", path(&data)]).failed(1)
+    }
+
     /// Sends a signal to a node: with `STOP`, it hangs until `CONT`.
     pub fn signal(&self, node: u64, signal: Signal) {
         let child = self.nodes[&node].child.as_ref().expect("it runs");
         kill_process(Pid::from_raw(child.id() as i32).expect("a process"), signal).expect("signalled");
     }
 
-    /// Forgets a node that has left. Its directory stays.
+    /// Forgets a node that has left, and ended. Its directory stays.
     pub fn forget(&mut self, node: u64) {
-        self.kill(node);
-        self.nodes.remove(&node);
+        let removed = self.nodes.remove(&node).expect("a node");
+        assert!(removed.child.is_none(), "node {node} runs");
     }
 
     /// Returns the numbers of the nodes that run.
