@@ -128,7 +128,9 @@ impl Server {
         }
         server.open_doors(config, &settings).await?;
         admission::register(config, &server);
-        server.write_admin_token(config);
+        if server.gate.is_none() {
+            server.write_admin_token(config);
+        }
         Ok(server)
     }
 
@@ -148,14 +150,23 @@ impl Server {
         &self.forwards
     }
 
+    /// Returns the token with which the command line administers the broker, if it needs one.
+    pub(crate) fn admin_token(&self, config: &Config) -> io::Result<Option<&str>> {
+        if !config.is_login_required() && !config.bool("authorization") {
+            return Ok(None);
+        }
+        self.broker.security.admin_token().map(Some).map_err(io::Error::other)
+    }
+
     /// Writes the token with which the command line on this machine administers the broker, if it needs one.
     fn write_admin_token(&mut self, config: &Config) {
         let Some(native) = self.address(Door::Native) else { return };
-        if !config.is_login_required() && !config.bool("authorization") {
-            return;
-        }
-        let token = self.broker.security.admin_token().map_err(io::Error::other);
-        match token.and_then(|token| AdminTokenFile::create(native, token)) {
+        let created = match self.admin_token(config) {
+            Ok(None) => return,
+            Ok(Some(token)) => AdminTokenFile::create(native, token, &[]),
+            Err(error) => Err(error),
+        };
+        match created {
             Ok(file) => self.admin_token = Some(file),
             Err(error) => tracing::warn!(
                 %error,

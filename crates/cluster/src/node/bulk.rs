@@ -13,7 +13,9 @@
 //! | 5 | wanted | partition (8), first offset (8), offset after the last (8) |
 //! | 6 | batches | partition (8), record batches, one after the other, each after its length (4) |
 //! | 7 | begins | partition (8), offset (8): the records before it were deleted in the meantime |
+//! | 8 | secret | a text |
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -21,6 +23,7 @@ use consensus::{Index, NodeId};
 use engine::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use zeroize::Zeroizing;
 
 use crate::roster::Member;
 
@@ -36,6 +39,7 @@ const STATE: u8 = 4;
 const WANTED: u8 = 5;
 const BATCHES: u8 = 6;
 const BEGINS: u8 = 7;
+const SECRET: u8 = 8;
 
 /// Request of a node to the leader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +49,18 @@ pub enum Request {
     Describe { node: NodeId, member: Member },
     /// The node needs the state, at least up to this index of the log.
     State { index: Index },
+    /// The node asks for the token with which programs of its user administer the cluster.
+    AdminToken,
+}
+
+/// Text that is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub Zeroizing<String>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
 }
 
 /// Frame of a stream.
@@ -57,6 +73,7 @@ pub enum Frame {
     Wanted { stream: u64, from: u64, to: u64 },
     Batches { stream: u64, batches: Vec<Bytes> },
     Begins { stream: u64, start: u64 },
+    Secret(Secret),
 }
 
 impl Frame {
@@ -97,6 +114,10 @@ impl Frame {
                 [stream, start].into_iter().for_each(|number| out.put_u64(*number));
                 BEGINS
             }
+            Self::Secret(Secret(text)) => {
+                out.put_slice(text.as_bytes());
+                SECRET
+            }
         };
         let length = out.len() - 5;
         if length > FRAME_BYTES_MAX {
@@ -117,6 +138,7 @@ impl Frame {
                 return request.map(Self::Request).map_err(|error| Error::malformed(format!("a request: {error}")));
             }
             REFUSED => return Ok(Self::Refused(text(&body))),
+            SECRET => return Ok(Self::Secret(Secret(Zeroizing::new(text(&body))))),
             DONE => Self::Done,
             STATE => {
                 let length = fields.u32()? as usize;
@@ -195,6 +217,8 @@ mod tests {
             Frame::Wanted { stream: 1, from: 2, to: 3 },
             Frame::Batches { stream: 5, batches },
             Frame::Begins { stream: 5, start: 6 },
+            Frame::Request(Request::AdminToken),
+            Frame::Secret(Secret(Zeroizing::new("token".to_owned()))),
         ]
     }
 
@@ -205,6 +229,12 @@ mod tests {
             write(&mut a, &frame).await.expect("written");
             assert_eq!(read(&mut b).await.expect("read"), frame);
         }
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let shown = format!("{:?}", Frame::Secret(Secret(Zeroizing::new("token".to_owned()))));
+        assert!(!shown.contains("token"), "{shown}");
     }
 
     #[tokio::test]

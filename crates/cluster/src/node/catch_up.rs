@@ -113,6 +113,7 @@ fn name(frame: &Frame) -> &'static str {
         Frame::Wanted { .. } => "wanted",
         Frame::Batches { .. } => "batches",
         Frame::Begins { .. } => "begins",
+        Frame::Secret(_) => "secret",
     }
 }
 

@@ -31,7 +31,7 @@ use crate::link::{Part, Purpose};
 use crate::roster::{Member, NODES_MAX, Roster, RosterChange};
 use crate::shard::{Clock, Observer, Opening, Shard, ShardPart, Stance};
 use crate::transport::{self, Receiver, Stream, Transport};
-use bulk::{Frame, Request};
+use bulk::{Frame, Request, Secret};
 use plan::{Act, View, plan, successor};
 
 pub use status::{NodeStatus, Status};
@@ -73,6 +73,9 @@ pub fn clock() -> Time {
     (now.tv_sec as u64).saturating_mul(1_000_000_000) + now.tv_nsec as u64
 }
 
+/// Token of a leader with which programs administer the cluster; `None` if it needs none.
+pub type AdminToken = Option<Zeroizing<String>>;
+
 /// Settings of a node.
 pub struct Settings {
     pub identity: Arc<Identity>,
@@ -109,6 +112,8 @@ pub struct Node {
     seal_key: Zeroizing<[u8; 32]>,
     transport: OnceLock<Arc<Transport>>,
     stance: watch::Sender<Stance>,
+    /// Token with which programs administer the broker that this node runs; `None` while it runs none.
+    admin_token: watch::Sender<Option<AdminToken>>,
     /// `true` once the cluster has removed this node.
     removed: watch::Sender<bool>,
     /// Description that this node gives of itself.
@@ -148,6 +153,7 @@ impl Node {
             seal_key,
             transport: OnceLock::new(),
             stance,
+            admin_token: watch::channel(None).0,
             removed: watch::channel(false).0,
             description: Mutex::new(description),
             changed: Notify::new(),
@@ -319,6 +325,29 @@ impl Node {
     fn leads(&self, term: Term) -> bool {
         let stance = self.stance();
         stance.term == term && stance.leader == Some(self.own)
+    }
+
+    /// Sets the token with which programs administer the broker of this leader; `None` when that has ended. Other nodes
+    /// get it.
+    pub fn set_admin_token(&self, token: Option<AdminToken>) {
+        self.admin_token.send_replace(token);
+    }
+
+    /// Returns the changes of this node's own token, and of its stance.
+    pub fn watch(&self) -> (watch::Receiver<Option<AdminToken>>, watch::Receiver<Stance>) {
+        (self.admin_token.subscribe(), self.stance.subscribe())
+    }
+
+    /// Returns the token with which programs administer the cluster, from the leader.
+    pub async fn fetch_admin_token(&self, leader: NodeId) -> Result<AdminToken> {
+        let mut stream = self.transport()?.open(leader, Purpose::Bulk).await?;
+        bulk::write(&mut stream, &Frame::Request(Request::AdminToken)).await?;
+        match bulk::read(&mut stream).await? {
+            Frame::Secret(Secret(token)) => Ok(Some(token)),
+            Frame::Done => Ok(None),
+            Frame::Refused(reason) => Err(Error::busy(reason)),
+            _ => Err(Error::malformed("the leader sent an unexpected frame")),
+        }
     }
 
     /// Waits until the cluster has removed this node: it has no part in it any more, and its number is not used again.
@@ -621,6 +650,15 @@ impl Node {
                 }
                 _ => bulk::write(&mut stream, &refuse("this node does not have that much itself")).await,
             },
+            Frame::Request(Request::AdminToken) => {
+                let token = self.admin_token.borrow().clone();
+                let answer = match token {
+                    Some(Some(token)) => Frame::Secret(Secret(token)),
+                    Some(None) => Frame::Done,
+                    None => refuse("this node does not serve clients itself"),
+                };
+                bulk::write(&mut stream, &answer).await
+            }
             _ => bulk::write(&mut stream, &refuse("the request is unknown")).await,
         }
     }

@@ -1,6 +1,7 @@
 //! Server of a node of a cluster: while the node leads, a broker with open doors; otherwise a gateway to the node that
 //! leads.
 
+mod admin;
 mod gateway;
 mod metrics;
 mod nodes;
@@ -25,6 +26,7 @@ use parking_lot::Mutex;
 use storage::{RealDisk, Store};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use zeroize::Zeroizing;
 
 use crate::config::Config;
 use crate::process::{Process, Starting};
@@ -135,6 +137,11 @@ impl NodeServer {
             let own = Own { node, process, gateway, serving, connections: own::connections() };
             server.status_address = Some(own.serve(address, server.shutdown.drain())?);
         }
+        if let Some(native) = process.address(Door::Native) {
+            let mut drain = server.shutdown.drain();
+            let node = node.clone();
+            tokio::spawn(async move { drain.or_begun(admin::keep_token(node, native)).await });
+        }
         let first = server.accept()?;
         let serving = server.serving.clone();
         let config = config.clone();
@@ -237,6 +244,7 @@ impl Leading {
                 }
             }
             self.forwards.set(BTreeMap::new());
+            self.node.set_admin_token(None);
             let served = self.serving.lock().take();
             if let Some(served) = served {
                 cut(served).await;
@@ -269,6 +277,8 @@ impl Leading {
         let (node, gateway) = (self.node.clone(), self.gateway.clone());
         let collect = move |out: &mut Exposition<'_>| metrics::expose(&node, &gateway, out);
         server.broker.register(Box::new(Collect(collect)));
+        let token = server.admin_token(&self.config)?.map(|token| Zeroizing::new(token.to_owned()));
+        self.node.set_admin_token(Some(token));
         self.forwards.set(server.forwards().clone());
         *self.serving.lock() = Some(server);
         Ok(())

@@ -125,6 +125,28 @@ async fn nodes_leave_and_new_ones_join_with_tokens_that_work_once() {
 }
 
 #[tokio::test]
+async fn the_user_of_any_node_administers_the_cluster_whichever_leads() {
+    let cluster = Cluster::with(3, &["auth=required", "authorization=true"]).await;
+    for leader in [1, 2, 3] {
+        // The last node that led has its token as well as the others.
+        let moved = cluster.on(leader, &["cluster", "transfer", &leader.to_string()]);
+        moved.ok();
+        for node in [1, 2, 3] {
+            let mut status = None;
+            until("the token of the new leader", async || {
+                status = Some(cluster.on(node, &["--json", "cluster", "status"]));
+                status.as_ref().is_some_and(|done| done.code == Some(0))
+            })
+            .await;
+            assert_eq!(status.expect("a status").json()["leader"], leader, "at node {node}");
+        }
+    }
+    // Without the file, nobody is an administrator.
+    let stranger = cluster.without_files(1, &["cluster", "status"]).failed(1);
+    assert!(stranger.contains("log in") || stranger.contains("login"), "{stranger}");
+}
+
+#[tokio::test]
 async fn a_directory_is_founded_once_and_a_broker_alone_is_no_node() {
     let mut cluster = Cluster::start(1).await;
     let again = cluster.found().failed(1);

@@ -223,6 +223,14 @@ impl Cluster {
         thalweg(&[&["--server", &server], args].concat())
     }
 
+    /// Runs the program as a user who may not read the files of the nodes' user.
+    pub fn without_files(&self, node: u64, args: &[&str]) -> Done {
+        let server = format!("tcp://{}", self.door(node, "native"));
+        let mut command = program();
+        command.args(["--server", &server]).args(args).env("XDG_RUNTIME_DIR", self.folder.path().join("none"));
+        run(command.stdout(Stdio::piped()).stderr(Stdio::piped()), b"")
+    }
+
     /// Waits for a node that leads and serves, and returns its number.
     pub async fn leader(&self) -> u64 {
         let mut leader = None;
@@ -243,9 +251,20 @@ impl Cluster {
     pub async fn until_voters(&self, count: usize) {
         let is_voter = |line: &&str| line.starts_with("thalweg_cluster_node_voter{") && line.ends_with(" 1");
         until("enough voters", async || {
-            self.metrics().await.is_some_and(|text| text.lines().filter(is_voter).count() == count)
+            match self.metrics().await {
+                Some(text) => text.lines().filter(is_voter).count() == count,
+                // It needs a login, which the command has.
+                None => self.running().first().is_some_and(|node| self.voters(*node) == Some(count)),
+            }
         })
         .await;
+    }
+
+    /// Returns the number of nodes that vote, as the command shows it at a node; `None` if it fails.
+    fn voters(&self, node: u64) -> Option<usize> {
+        let shown = self.on(node, &["--json", "cluster", "status"]);
+        let shown: Value = serde_json::from_str(&shown.out).ok()?;
+        Some(shown["nodes"].as_array()?.iter().filter(|of| of["is_voter"] == true).count())
     }
 
     /// Returns the metrics of the leader, which each node hands over.
