@@ -2,10 +2,11 @@
 //! state: every node has it from the log, and it changes only by rows that are committed.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use consensus::NodeId;
-use engine::{Error, Result};
+use engine::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::link::fields::Fields;
@@ -18,9 +19,24 @@ pub const TOKENS_MAX: usize = 1000;
 const DOORS_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 255;
 
+/// Version of the log's rows that this program writes and reads:
+///
+/// | version | adds |
+/// |---|---|
+/// | 1 | everything from the beginning |
+/// | 2 | rows that raise the version of the log |
+///
+/// The leader raises the version of the log ([`Roster::format`]) to the highest one that all nodes can read. A row that
+/// a later version adds is written only then. From then on, programs that cannot read it are refused.
+pub const FORMAT: u32 = 2;
+
+/// Flag in the number of nodes: the version of the log follows.
+const HAS_FORMAT: u32 = 1 << 31;
+
 const ADMIT: u8 = 1;
 const DESCRIBE: u8 = 2;
 const REMOVE: u8 = 3;
+const RAISE: u8 = 4;
 
 /// A node as the others know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +59,8 @@ pub struct Roster {
     pub nodes: BTreeMap<NodeId, Member>,
     /// Used tokens, and the time until which each would be valid, in ms since 1970.
     pub tokens: BTreeMap<u128, u64>,
+    /// Version of the rows that the log may have, if it is not 1.
+    raised: Option<NonZeroU32>,
 }
 
 /// Change of the nodes, the body of a row of the kind cluster.
@@ -54,6 +72,8 @@ pub enum RosterChange {
     Describe { node: NodeId, member: Member },
     /// A node has left.
     Remove { node: NodeId },
+    /// The log may have rows of this version.
+    Raise { format: u32 },
 }
 
 impl Roster {
@@ -62,9 +82,30 @@ impl Roster {
         self.nodes.last_key_value().map_or(1, |(node, _)| node + 1)
     }
 
-    /// Returns the version of rows that every node can read.
-    pub fn format(&self) -> u32 {
+    /// Returns the version of rows that every node can read; 0 while one of them has not said which it can.
+    pub fn common_format(&self) -> u32 {
         self.nodes.values().filter(|member| !member.is_removed).map(|member| member.format).min().unwrap_or(0)
+    }
+
+    /// Returns the version of the rows that the log may have.
+    pub fn format(&self) -> u32 {
+        self.raised.map_or(1, NonZeroU32::get)
+    }
+
+    /// Returns the roster of a log with a version, and without nodes.
+    pub(crate) fn raised_to(format: u32) -> Self {
+        let mut roster = Self::default();
+        roster.apply(&RosterChange::Raise { format });
+        roster
+    }
+
+    /// Fails if the log may have rows that a program cannot read, which reads rows up to a version.
+    pub fn check_format(&self, format: u32) -> Result<()> {
+        let needed = self.format();
+        if needed <= format {
+            return Ok(());
+        }
+        Err(too_old(format!("it reads format {format} of the cluster's log, which has format {needed}")))
     }
 
     /// Applies a change. Applying it again has no effect.
@@ -89,11 +130,16 @@ impl Roster {
                     member.is_removed = true;
                 }
             }
+            RosterChange::Raise { format } => {
+                self.raised = NonZeroU32::new(self.format().max(*format)).filter(|format| format.get() > 1);
+            }
         }
     }
 
     pub(crate) fn put(&self, out: &mut BytesMut) {
-        out.put_u32(self.nodes.len() as u32);
+        let flag = if self.raised.is_some() { HAS_FORMAT } else { 0 };
+        out.put_u32(self.nodes.len() as u32 | flag);
+        self.raised.iter().for_each(|format| out.put_u32(format.get()));
         for (node, member) in &self.nodes {
             out.put_u64(*node);
             put_member(out, member);
@@ -106,9 +152,13 @@ impl Roster {
     }
 
     pub(crate) fn get(fields: &mut Fields) -> Result<Self> {
-        let nodes = fields.long_list(|fields| Ok((fields.u64()?, member(fields)?)))?;
+        let count = fields.u32()?;
+        let raised = if count & HAS_FORMAT == 0 { None } else { Some(fields.u32()?) };
+        let raised = raised.map(|format| NonZeroU32::new(format).filter(|format| format.get() > 1));
+        let raised = raised.map(|format| format.ok_or_else(|| Error::malformed("a log has no format"))).transpose()?;
+        let nodes = (0..count & !HAS_FORMAT).map(|_| Ok((fields.u64()?, member(fields)?))).collect::<Result<_>>()?;
         let tokens = fields.long_list(|fields| Ok((fields.u128()?, fields.u64()?)))?;
-        Ok(Self { nodes: nodes.into_iter().collect(), tokens: tokens.into_iter().collect() })
+        Ok(Self { nodes, tokens: tokens.into_iter().collect(), raised })
     }
 
     /// Encodes the nodes, for a node that takes the state of another.
@@ -147,6 +197,10 @@ impl RosterChange {
                 out.put_u8(REMOVE);
                 out.put_u64(*node);
             }
+            Self::Raise { format } => {
+                out.put_u8(RAISE);
+                out.put_u32(*format);
+            }
         }
         out.freeze()
     }
@@ -163,11 +217,19 @@ impl RosterChange {
             },
             DESCRIBE => Self::Describe { node: fields.u64()?, member: member(&mut fields)? },
             REMOVE => Self::Remove { node: fields.u64()? },
-            code => return Err(Error::malformed(format!("the kind {code} of a change of nodes is unknown"))),
+            RAISE => Self::Raise { format: fields.u32()? },
+            code => return Err(too_old(format!("the kind {code} of a change of nodes is unknown"))),
         };
         fields.end()?;
         Ok(change)
     }
+}
+
+/// Returns the error of a program that cannot read the log.
+fn too_old(why: String) -> Error {
+    let message =
+        format!("this program is too old for the cluster ({why}): install the version that its other nodes have");
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 fn put_member(out: &mut BytesMut, member: &Member) {
@@ -222,6 +284,7 @@ mod tests {
             RosterChange::Describe { node: 2, member },
             admit(3, 8, 2000),
             RosterChange::Remove { node: 2 },
+            RosterChange::Raise { format: 7 },
         ]
     }
 
@@ -234,6 +297,39 @@ mod tests {
                 assert!(RosterChange::decode(bytes.slice(..at)).is_err(), "cut at {at}");
             }
         }
+    }
+
+    #[test]
+    fn a_log_is_raised_when_all_nodes_that_are_left_can_read_it() {
+        let mut roster = Roster::default();
+        let describe = |node, format| RosterChange::Describe { node, member: Member { format, ..Member::default() } };
+        assert_eq!((roster.format(), roster.common_format()), (1, 0));
+        let before = roster.encode();
+        [describe(1, 3), describe(2, 2)].iter().for_each(|change| roster.apply(change));
+        assert_eq!((roster.format(), roster.common_format()), (1, 2));
+        let admit =
+            RosterChange::Admit { node: 3, address: "c:1".into(), token: 1, expires_ms: 9, now_ms: 1 };
+        roster.apply(&admit);
+        assert_eq!(roster.common_format(), 0, "it has not said what it can");
+        [describe(3, 3), RosterChange::Remove { node: 2 }].iter().for_each(|change| roster.apply(change));
+        assert_eq!(roster.common_format(), 3);
+        roster.apply(&RosterChange::Raise { format: 3 });
+        roster.apply(&RosterChange::Raise { format: 2 });
+        assert_eq!(roster.format(), 3, "it never falls");
+        assert_eq!(roster.check_format(3), Ok(()));
+        let old = roster.check_format(2).expect_err("too old");
+        assert_eq!(old.kind, ErrorKind::Unsupported);
+        assert!(old.message.contains("reads format 2 of the cluster's log, which has format 3"), "{old}");
+        assert_eq!(Roster::decode(roster.encode()), Ok(roster));
+        // Programs of format 1 read what has not been raised.
+        assert_eq!(before[..4], [0; 4]);
+    }
+
+    #[test]
+    fn a_change_of_a_later_version_names_the_remedy() {
+        let error = RosterChange::decode(Bytes::from_static(&[99])).expect_err("unknown");
+        assert_eq!(error.kind, ErrorKind::Unsupported);
+        assert!(error.message.contains("install the version"), "{error}");
     }
 
     #[test]

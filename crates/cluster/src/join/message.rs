@@ -2,7 +2,7 @@
 //!
 //! | kind | | fields |
 //! |---|---|---|
-//! | 4 | request | token, advertised address, version of the program: texts |
+//! | 4 | request | token, advertised address, version of the program: texts; version of the log's rows that it reads (4) |
 //! | 5 | admission | cluster (16), node (8), ids (8), certificate and key of the authority, seal key (32), nodes |
 //! | 6 | elsewhere | address of the leader |
 //! | 2 | refusal | reason |
@@ -33,6 +33,8 @@ pub struct Request {
     pub token: String,
     pub advertise: String,
     pub program: String,
+    /// Version of the log's rows that the program reads.
+    pub format: u32,
 }
 
 /// Answer to a program that may join or has to go elsewhere.
@@ -72,6 +74,7 @@ impl Request {
         put_bytes(&mut body, self.token.as_bytes());
         put_bytes(&mut body, self.advertise.as_bytes());
         put_text(&mut body, &self.program);
+        body.put_u32(self.format);
         frame(REQUEST, body)
     }
 
@@ -84,6 +87,7 @@ impl Request {
             token: fields.text(TOKEN_BYTES_MAX)?,
             advertise: fields.text(ADDRESS_BYTES_MAX)?,
             program: fields.text(TEXT_BYTES_MAX)?,
+            format: fields.u32()?,
         };
         fields.end()?;
         Ok(request)

@@ -27,6 +27,7 @@ use crate::identity::{
     Addresses, Authority, Founding, Identity, check_address, expect_empty, fingerprint, write_seal_key,
 };
 use crate::link::{Frame, Hello, Purpose, Refusal};
+use crate::roster::FORMAT;
 use crate::transport::{self, HANDSHAKE_LIMIT, read_frame, write_frame};
 pub use message::{Answer, Granted, JOIN_BYTES_MAX, Request};
 pub(crate) use serve::serve;
@@ -54,6 +55,8 @@ pub struct Candidate {
     pub advertise: String,
     /// Version of its program.
     pub program: String,
+    /// Version of the log's rows that it reads.
+    pub format: u32,
 }
 
 /// Decision about a program that asks to join.
@@ -87,7 +90,7 @@ pub async fn join(token: &str, advertise: &str, data: &Path, program: &str) -> R
     expect_empty(data)?;
     check_address(advertise)?;
     let token = Token::parse(token)?;
-    let request = Request { token: token.reveal(), advertise: advertise.to_owned(), program: program.to_owned() };
+    let request = Request { token: token.reveal(), advertise: advertise.to_owned(), program: program.to_owned(), format: FORMAT };
     let mut address = token.address.clone();
     for _ in 0..=REDIRECTS_MAX {
         let answer = Box::pin(ask(&token, &address, &request)).await;

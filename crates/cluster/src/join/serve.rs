@@ -36,13 +36,13 @@ pub(crate) async fn serve(shared: &Shared, stream: &mut (impl AsyncRead + AsyncW
 }
 
 async fn decide(shared: &Shared, request: Request) -> Result<Answer> {
-    let Request { token, advertise, program } = request;
+    let Request { token, advertise, program, format } = request;
     let token = Token::parse(&token)?;
     check_address(&advertise)?;
     let deciding = async {
         let _one_at_a_time = shared.admission.lock().await;
         token.check(&shared.identity, SystemTime::now(), &*shared.admits)?;
-        let candidate = Candidate { token: token.id, expires: token.expires, advertise, program };
+        let candidate = Candidate { token: token.id, expires: token.expires, advertise, program, format };
         shared.admits.admit(candidate).await
     };
     let admission = timeout(ADMISSION_LIMIT, deciding).await.map_err(|elapsed| {

@@ -17,7 +17,7 @@ use storage::{EntryKind, Manifest, Store};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::bulk::{Frame, Request, read, write};
-use crate::roster::Roster;
+use crate::roster::{FORMAT, Roster};
 use crate::shard::Shard;
 
 /// Bytes of the batches in one frame.
@@ -34,6 +34,7 @@ where
         Frame::State { roster, index, manifest } => (Roster::decode(roster)?, index, Manifest::decode(&manifest)?),
         frame => return Err(unexpected(frame)),
     };
+    roster.check_format(FORMAT)?;
     let manifest = Arc::new(manifest);
     let wanted = on_disk(shard, &manifest, Store::begin_install).await?;
     let mut bytes = 0;

@@ -34,10 +34,9 @@ use crate::transport::{self, Receiver, Stream, Transport};
 use bulk::{Frame, Request, Secret};
 use plan::{Act, View, plan, successor};
 
+pub use crate::roster::FORMAT;
 pub use status::{NodeStatus, Status};
 
-/// Version of the log's rows that this program writes and reads.
-pub const FORMAT: u32 = 1;
 /// Time between two ticks of the consensus.
 pub const TICK: Duration = Duration::from_millis(50);
 /// Time between two looks at the members.
@@ -485,10 +484,11 @@ impl Node {
             }
             None => return Err(Error::busy("the cluster has no leader at the moment; try again")),
         }
+        roster.check_format(candidate.format)?;
         if roster.nodes.len() >= NODES_MAX {
             return Err(Error::too_large(format!("a cluster has at most {NODES_MAX} nodes, those that left included")));
         }
-        let Candidate { token, expires, advertise, program } = candidate;
+        let Candidate { token, expires, advertise, program, .. } = candidate;
         if let Some((node, _)) = roster.nodes.iter().find(|(_, of)| !of.is_removed && of.address == advertise) {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
@@ -570,6 +570,13 @@ impl Node {
         {
             tracing::debug!(%error, "cannot write down what this node is");
         }
+        let common = roster.common_format().min(FORMAT);
+        if common > roster.format() && stance.serves_from.is_some() {
+            match self.change_roster(&RosterChange::Raise { format: common }).await {
+                Ok(()) => tracing::info!(format = common, "all nodes can read a newer format of the log, which it has now"),
+                Err(error) => tracing::debug!(%error, "the format of the log is not raised yet"),
+            }
+        }
         self.arrange(&roster, close_looks);
     }
 
@@ -634,6 +641,9 @@ impl Node {
         let refuse = |reason: &str| Frame::Refused(reason.to_owned());
         match bulk::read(&mut stream).await? {
             Frame::Request(Request::Describe { node, member }) if node == from => {
+                if let Err(error) = self.shard.roster().check_format(member.format) {
+                    return bulk::write(&mut stream, &refuse(&error.message)).await;
+                }
                 let answer = match self.change_roster(&RosterChange::Describe { node, member }).await {
                     Ok(()) => Frame::Done,
                     Err(error) => refuse(&error.message),
@@ -768,6 +778,10 @@ impl Observer for Node {
             tracing::info!(leader, index = point.position.index, "this node is behind the log; it fetches the state");
             match node.catch_up(leader, point).await {
                 Ok((index, roster)) => node.shard.installed(Some((index, roster))),
+                Err(error) if error.kind == ErrorKind::Unsupported => {
+                    node.shard.installed(None);
+                    node.shard.end_part(error);
+                }
                 Err(error) => {
                     tracing::warn!(%error, leader, "a catch-up has failed; it is tried again");
                     tokio::time::sleep(CATCH_UP_AGAIN).await;

@@ -71,6 +71,8 @@ struct Queue {
 pub struct Shard {
     id: ShardId,
     node: NodeId,
+    /// Version of the log's rows that this node reads.
+    format: u32,
     clock: Clock,
     journal: Arc<Journal>,
     machine: Mutex<Machine>,
@@ -134,7 +136,7 @@ impl Owner for Saver {
 
 impl Shard {
     fn start(
-        (id, node): (ShardId, NodeId),
+        (id, node, format): (ShardId, NodeId, u32),
         machine: Machine,
         journal: Arc<Journal>,
         clock: Clock,
@@ -142,6 +144,7 @@ impl Shard {
         let shard = Arc::new(Self {
             id,
             node,
+            format,
             clock,
             journal,
             machine: Mutex::new(machine),
@@ -214,6 +217,9 @@ impl Shard {
         if !part.blocks.is_empty() && self.journal.admit().is_err() {
             return;
         }
+        if let Err(error) = self.check_changes(&part) {
+            return self.fail(error);
+        }
         let message = part.message.clone();
         let mut offered = None;
         self.step(|machine, now| match machine.receive(part, now) {
@@ -231,6 +237,21 @@ impl Shard {
                 observer.state_offered(leader, point);
             }
         }
+    }
+
+    /// Fails if a part has changes of the nodes that this program cannot read, or that say so of later rows. It is not
+    /// acknowledged then.
+    fn check_changes(&self, part: &Part) -> Result<()> {
+        let rows = part.blocks.iter().flat_map(Block::rows).filter(|row| row.kind == EntryKind::Cluster);
+        rows.into_iter().try_for_each(|row| match RosterChange::decode(row.body.clone())? {
+            RosterChange::Raise { format } => Roster::raised_to(format).check_format(self.format),
+            _ => Ok(()),
+        })
+    }
+
+    /// Takes no part in the cluster any more, until the node is restarted.
+    pub fn end_part(&self, error: Error) {
+        self.fail(error);
     }
 
     fn note_refused(&self, message: &Message, refused: Refused) {

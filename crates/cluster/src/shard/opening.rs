@@ -18,7 +18,7 @@ use super::machine::{Begin, Machine};
 use super::save::{Base, SaveRow, SavedEntry, later};
 use super::{Clock, Shard};
 use crate::link::{Block, Row};
-use crate::roster::{Roster, RosterChange};
+use crate::roster::{FORMAT, Roster, RosterChange};
 
 /// How a node takes part in the shard.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +54,8 @@ struct ReadSave {
 pub struct Opening {
     part: Part,
     settings: Settings,
+    /// Version of the log's rows that the program reads.
+    format: u32,
     seed: u64,
     clock: Clock,
     log: Log,
@@ -79,6 +81,7 @@ impl Opening {
         Self {
             part,
             settings,
+            format: FORMAT,
             seed,
             clock,
             log: Log::of_joiner(),
@@ -93,6 +96,11 @@ impl Opening {
             commit: 0,
             started: None,
         }
+    }
+
+    /// Reads the directory like a program that reads the log's rows up to a version.
+    pub fn reads(self, format: u32) -> Self {
+        Self { format, ..self }
     }
 
     /// Returns the shard, once the store is open.
@@ -194,6 +202,7 @@ impl Front for Opening {
             return Ok(());
         }
         let Base { point, hard, commit, roster } = Base::decode(state)?;
+        roster.check_format(self.format)?;
         (self.saves, self.live, self.rows) = Default::default();
         self.log = Log::from_point(point);
         self.hard = hard;
@@ -246,6 +255,7 @@ impl Front for Opening {
     fn start(&mut self, journal: Arc<Journal>) -> Result<Arc<dyn ShardLog>> {
         self.decide();
         self.check_missing()?;
+        self.read_roster.check_format(self.format)?;
         let log = self.log.clone();
         let needed_from = self.needed_from();
         let settled = log.commit();
@@ -258,7 +268,7 @@ impl Front for Opening {
         let machine = machine.map_err(|refused| {
             Error::new(ErrorKind::Internal, format!("the consensus of the cluster does not start: {refused:?}"))
         })?;
-        let shard = Shard::start(part, machine, journal, self.clock)?;
+        let shard = Shard::start((part.0, part.1, self.format), machine, journal, self.clock)?;
         self.started = Some(shard.clone());
         Ok(shard)
     }

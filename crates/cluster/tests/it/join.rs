@@ -239,7 +239,7 @@ fn granted() -> Granted {
 /// One frame of each kind on a connection for joining.
 fn vectors() -> Vec<(&'static str, Vec<Bytes>)> {
     let token = format!("{TOKEN_PREFIX}AQID");
-    let request = Request { token, advertise: "b:2".to_owned(), program: PROGRAM.to_owned() };
+    let request = Request { token, advertise: "b:2".to_owned(), program: PROGRAM.to_owned(), format: 2 };
     vec![
         ("request", request.encode()),
         ("granted", Answer::Granted(granted()).encode()),

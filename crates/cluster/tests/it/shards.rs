@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cluster::link::Part;
 use cluster::node::{self, catch_up};
-use cluster::roster::{Member, Roster, RosterChange};
+use cluster::roster::{FORMAT, Member, Roster, RosterChange};
 use cluster::shard::{Observer, Opening, Shard, ShardPart, Stance};
 use cluster::transport::Links;
 use consensus::{Change, Index, Members, NodeId, Point, Random, Settings, Step, Term, Time};
@@ -118,12 +118,17 @@ struct TestNode {
 
 impl TestNode {
     fn start(network: &Arc<Network>, dir: &Path, id: NodeId) -> Arc<Self> {
+        Self::try_start(network, dir, id, FORMAT).expect("a directory")
+    }
+
+    /// Starts a node whose program reads the log's rows up to a version.
+    fn try_start(network: &Arc<Network>, dir: &Path, id: NodeId, format: u32) -> Result<Arc<Self>, Error> {
         let is_new = std::fs::read_dir(dir).is_ok_and(|mut files| files.next().is_none());
         let part = ShardPart { shard: ShardId::FIRST, node: id, is_founder: id == 1 && is_new };
-        let mut opening = Opening::new(part, settings(), id ^ node::clock(), node::clock);
+        let mut opening = Opening::new(part, settings(), id ^ node::clock(), node::clock).reads(format);
         let opened =
             Store::open_front(Arc::new(RealDisk), dir, store_settings(), wall_clock, &mut opening, &mut |_| {});
-        let (store, _) = opened.expect("a directory");
+        let (store, _) = opened?;
         let shard = opening.shard().expect("it was started");
         drop(opening);
         let is_stopped = Arc::new(AtomicBool::new(false));
@@ -601,6 +606,41 @@ fn a_node_fetches_the_state_of_a_leader_that_goes_on() {
     eventually("it lacks records", || (values(joined, "orders", 0) == expected).then_some(()));
     let expected = values(&leads, "queue", 0);
     eventually("it lacks records", || (values(joined, "queue", 0) == expected).then_some(()));
+}
+
+/// Appends a change of the nodes, and waits until it is committed.
+fn change_roster(leads: &TestNode, change: &RosterChange) {
+    let done = Arc::new(Done::default());
+    leads.shard.change_roster(change, done.clone()).expect("it leads");
+    done.wait().expect("committed");
+}
+
+#[test]
+fn a_node_that_is_too_old_for_the_log_takes_no_part() {
+    let mut site = Site::new();
+    let first = site.start(1);
+    let nodes = [first];
+    let (leads, _) = leader(&nodes);
+    let dir = tempfile::tempdir().expect("a directory");
+    let old = TestNode::try_start(&site.network, dir.path(), 2, FORMAT - 1).expect("a new directory");
+    change(&nodes, Step::AddLearner(2));
+    create(&leads, "orders");
+    fill(&leads, "orders", 0..10);
+    expect_equal(&[leads.clone(), old.clone()], "orders", 10);
+
+    // A leader raises the format only when all nodes read it. If that goes wrong, the node does not acknowledge it.
+    change_roster(&leads, &RosterChange::Raise { format: FORMAT });
+    let why = eventually("it takes part", || old.shard.failed());
+    assert_eq!(why.kind, ErrorKind::Unsupported);
+    assert!(why.message.contains("install the version that its other nodes have"), "{why}");
+    old.stop();
+    let again = TestNode::try_start(&site.network, dir.path(), 2, FORMAT).expect("the new version");
+    eventually("it does not follow", || (again.shard.roster().format() == FORMAT).then_some(()));
+    again.store.checkpoint().expect("a checkpoint");
+    again.stop();
+    let refused = TestNode::try_start(&site.network, dir.path(), 2, FORMAT - 1).map(drop).expect_err("it is too old");
+    assert_eq!(refused.kind, ErrorKind::Unsupported);
+    assert!(refused.message.contains("reads format 1 of the cluster's log, which has format 2"), "{refused}");
 }
 
 #[test]
