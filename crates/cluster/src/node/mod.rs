@@ -6,6 +6,7 @@
 
 pub mod bulk;
 pub mod catch_up;
+mod mend;
 pub mod plan;
 mod status;
 
@@ -83,6 +84,8 @@ pub struct Settings {
     pub program: String,
     /// Maximum bytes that this node sends in a second to one that catches up.
     pub catch_up_bytes_per_s: u64,
+    /// Bytes of segments that this node reads in a second to find damage; 0 for none.
+    pub verify_bytes_per_s: u64,
     /// Clock of the store, in ms since 1970.
     pub wall_clock: fn() -> u64,
     /// Runtime of the tasks of this node.
@@ -127,6 +130,7 @@ pub struct Node {
     catch_ups: AtomicU64,
     elections: AtomicU64,
     lease_waits: AtomicU64,
+    mending: mend::Mending,
     is_stopped: Arc<AtomicBool>,
     clock_thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -162,6 +166,7 @@ impl Node {
             catch_ups: AtomicU64::new(0),
             elections: AtomicU64::new(0),
             lease_waits: AtomicU64::new(0),
+            mending: mend::Mending::default(),
             is_stopped: Arc::default(),
             clock_thread: Mutex::default(),
         });
@@ -191,6 +196,7 @@ impl Node {
                 tokio::time::timeout(MANAGE_EVERY, changed).await.unwrap_or_default();
             }
         });
+        node.start_verifying();
         Ok(node)
     }
 
@@ -552,6 +558,7 @@ impl Node {
     async fn manage(&self, close_looks: &mut BTreeMap<NodeId, u32>) {
         self.update_peers();
         let stance = self.stance();
+        self.note_damage(stance).await;
         let roster = self.shard.roster();
         let own = self.description.lock().clone();
         let is_known = roster.nodes.get(&self.own).is_some_and(|member| *member == own || member.is_removed);
@@ -674,6 +681,7 @@ impl Node {
     }
 
     async fn catch_up(&self, leader: NodeId, point: Point) -> Result<(Index, Roster)> {
+        let _fetching = self.mending.fetching.lock().await;
         self.catch_ups.fetch_add(1, Ordering::Relaxed);
         let mut stream = self.transport()?.open(leader, Purpose::Bulk).await?;
         catch_up::fetch(&mut stream, &self.shard, point.position.index).await

@@ -61,6 +61,12 @@ pub struct Status {
     pub caught_up_bytes: u64,
     /// Version of the log's rows that every node can read.
     pub format: u32,
+    /// Number of partitions in which this node has found damage, and has not replaced the records yet.
+    pub damaged_partitions: u64,
+    /// Number of times that this node has replaced damaged records by those of the leader.
+    pub mended: u64,
+    /// Bytes of segments that this node has read to find damage.
+    pub verified_bytes: u64,
     /// Reason why this node takes no part, if it does not.
     pub failed: Option<String>,
 }
@@ -112,6 +118,9 @@ impl Node {
             catch_ups: self.catch_ups.load(Ordering::Relaxed),
             caught_up_bytes: self.caught_up_bytes.load(Ordering::Relaxed),
             format: roster.format(),
+            damaged_partitions: self.store.damages().len() as u64,
+            mended: self.mending.mended.load(Ordering::Relaxed),
+            verified_bytes: self.mending.verified_bytes.load(Ordering::Relaxed),
             failed: self.shard.failed().map(|error| error.message),
         }
     }

@@ -85,6 +85,8 @@ pub struct Shard {
     links: OnceLock<Arc<dyn Links>>,
     observer: OnceLock<Weak<dyn Observer>>,
     store: OnceLock<Weak<Store>>,
+    /// `true` while this node takes no records of a leader: it fetches the state in place of damaged records.
+    is_paused: AtomicBool,
     /// Announcement of the state that this node fetches.
     offered: Mutex<Option<Message>>,
     on_room: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -155,6 +157,7 @@ impl Shard {
             links: OnceLock::new(),
             observer: OnceLock::new(),
             store: OnceLock::new(),
+            is_paused: AtomicBool::new(false),
             offered: Mutex::default(),
             on_room: OnceLock::new(),
             telling: Mutex::default(),
@@ -211,10 +214,11 @@ impl Shard {
         }
     }
 
-    /// Takes a part that another node has sent. Parts with records are dropped while the journal has no room: they are
-    /// sent again.
+    /// Takes a part that another node has sent. Parts with records are dropped while the journal has no room, or while
+    /// damaged records are replaced: they are sent again.
     pub fn receive(&self, part: Part) {
-        if !part.blocks.is_empty() && self.journal.admit().is_err() {
+        let is_room = || !self.is_paused.load(Ordering::Acquire) && self.journal.admit().is_ok();
+        if !part.blocks.is_empty() && !is_room() {
             return;
         }
         if let Err(error) = self.check_changes(&part) {
@@ -283,6 +287,18 @@ impl Shard {
                 }
             });
         }
+    }
+
+    /// Takes no records of a leader from now on, or takes them again.
+    pub fn pause(&self, is_paused: bool) {
+        self.is_paused.store(is_paused, Ordering::Release);
+    }
+
+    /// Returns the index up to which the store includes the log, once that is the whole log of this node.
+    pub fn settled_to_end(&self) -> Option<Index> {
+        let machine = self.machine.lock();
+        let index = machine.point()?.position.index;
+        (index == machine.status().last.index).then_some(index)
     }
 
     /// Calls the store with the state of a leader. Nothing is applied at the same time. Fails if this node leads: its

@@ -100,6 +100,8 @@ struct State {
     changes_kept: u64,
     /// `true` while records of another node replace the former ones, which the last checkpoint still has.
     is_replaced: bool,
+    /// Damage that a read of a segment has found, until the records are replaced by those of another node.
+    damage: Option<Error>,
     is_deleted: bool,
 }
 
@@ -277,6 +279,16 @@ impl DiskPartition {
         }
         if state.is_deleted {
             return Err(deleted());
+        }
+        Ok(())
+    }
+
+    /// Fails if clients cannot be served: also while the records are replaced by those of another node.
+    fn check_served(&self, state: &State) -> Result<()> {
+        self.check(state)?;
+        if state.is_replaced {
+            let message = "the records of this partition were damaged, and are fetched from another node; try again later";
+            return Err(Error::busy(message));
         }
         Ok(())
     }
@@ -516,7 +528,7 @@ impl DiskPartition {
         let Outcome { sources, segments: made, compacted, stats } = match turn.run(before, settings, now_ms) {
             // Retention or a deletion came first.
             Err(error) if error.kind == ErrorKind::Busy || self.state.lock().is_deleted => return Ok(None),
-            outcome => outcome?,
+            outcome => outcome.inspect_err(|error| self.note_damage(error))?,
         };
         let mut segments = self.segments.lock();
         // The sources are not there any more if the partition was replaced in the meantime.
@@ -588,7 +600,7 @@ impl PartitionLog for DiskPartition {
 
     fn append(&self, batch: RecordBatch, now_ms: u64, owner: Arc<dyn Owner>) -> Result<Commits> {
         let mut state = self.state.lock();
-        self.check(&state)?;
+        self.check_served(&state)?;
         debug_assert_eq!(batch.base_offset(), state.end, "invariant: appends are contiguous");
         let mark = batch.next_offset();
         let kind = EntryKind::Batch;
@@ -645,7 +657,7 @@ impl PartitionLog for DiskPartition {
 
     fn read(self: Arc<Self>, from: Offset, bytes_max: usize) -> Result<Read> {
         let state = self.state.lock();
-        self.check(&state)?;
+        self.check_served(&state)?;
         if from < state.start || from > state.committed {
             let start = state.start;
             let end = state.committed;
@@ -674,7 +686,7 @@ impl PartitionLog for DiskPartition {
 
     fn set_start(self: Arc<Self>, start: Offset, owner: Arc<dyn Owner>) -> Result<Commits> {
         let mut state = self.state.lock();
-        self.check(&state)?;
+        self.check_served(&state)?;
         if start > state.committed {
             let message = format!("records up to {} may be deleted, not up to {start}", state.committed);
             return Err(Error::new(ErrorKind::OutOfRange, message));

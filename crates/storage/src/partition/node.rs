@@ -92,10 +92,11 @@ impl DiskPartition {
     }
 
     /// Returns the end of the log, and `true` if records may be missing in it that another node has at this extent: it
-    /// has deleted them, or compacted them, together with the records without a value that replaced them.
+    /// has deleted them, or compacted them, together with the records without a value that replaced them; or a segment
+    /// is damaged here.
     pub(crate) fn lacks(&self, other: &PartitionExtent) -> (Offset, bool) {
         let state = self.state.lock();
-        (state.end, state.end < other.start.max(other.compacted.to))
+        (state.end, state.end < other.start.max(other.compacted.to) || (state.damage.is_some() && !state.is_replaced))
     }
 
     /// Begins to replace all records by those of another node with this extent. A checkpoint keeps the old ones until
@@ -108,6 +109,7 @@ impl DiskPartition {
         segments.start_over();
         self.drop_tail(&mut state);
         let State { changes, changes_kept, .. } = *state;
+        let damage = state.damage.take();
         *state = State {
             start: other.start,
             flushed: other.start,
@@ -117,6 +119,7 @@ impl DiskPartition {
             producers_end: other.producers_end,
             compacted: other.compacted,
             is_replaced: true,
+            damage,
             changes: changes + 1,
             changes_kept,
             ..State::default()
@@ -126,7 +129,10 @@ impl DiskPartition {
 
     /// Lets the next checkpoint have the new records.
     pub(crate) fn end_replacing(&self) {
-        self.state.lock().is_replaced = false;
+        let mut state = self.state.lock();
+        if std::mem::take(&mut state.is_replaced) {
+            state.damage = None;
+        }
     }
 
     /// Removes all batches from the tail, and from what is counted.

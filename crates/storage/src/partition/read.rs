@@ -23,7 +23,7 @@ impl DiskPartition {
     pub(super) fn find_time(&self, timestamp_ms: i64) -> Result<Offset> {
         let (start, front, otherwise) = {
             let state = self.state.lock();
-            self.check(&state)?;
+            self.check_served(&state)?;
             let front = state.tail.front().map_or(state.committed, |held| held.batch.base_offset());
             (state.start, front, state.tail_offset_for_time(timestamp_ms).unwrap_or(state.committed))
         };
@@ -58,7 +58,44 @@ impl DiskPartition {
         if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Internal) {
             tracing::error!(%error, "cannot read a segment");
         }
+        self.note_damage(&error);
         error
+    }
+
+    /// Records that a segment is damaged, if that is the error of a read.
+    pub(super) fn note_damage(&self, error: &Error) {
+        if error.kind == ErrorKind::Corrupt {
+            self.state.lock().damage.get_or_insert_with(|| error.clone());
+        }
+    }
+
+    /// Returns the damage that a read of a segment has found.
+    pub(crate) fn damage(&self) -> Option<Error> {
+        self.state.lock().damage.clone()
+    }
+
+    /// Reads the batches from an offset on that are in a file, up to `bytes_max` bytes but at least one, whether they
+    /// are in memory as well or not. Returns the offset after them and their bytes; `None` at the end. Damage is recorded.
+    pub(crate) fn verify(&self, from: Offset, bytes_max: usize) -> Result<Option<(Offset, u64)>> {
+        let from = {
+            let state = self.state.lock();
+            if self.check_served(&state).is_err() {
+                return Ok(None);
+            }
+            from.max(state.start)
+        };
+        let read = || {
+            let Some(mut view) = self.segments.lock().view(from, None)? else { return Ok(None) };
+            let from = from.max(view.base());
+            let batches = view.part(from)?.read(from, bytes_max)?;
+            let bytes = batches.iter().map(|batch| batch.len() as u64).sum();
+            Ok(batches.last().map(|last| (last.next_offset(), bytes)))
+        };
+        match read() {
+            // Retention or compaction may have removed the file in the meantime.
+            Err(error) if error.kind == ErrorKind::Corrupt => Err(self.explain(error)),
+            read => read,
+        }
     }
 }
 

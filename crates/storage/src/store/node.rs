@@ -186,6 +186,33 @@ impl Store {
         self.partition(stream).map(|partition| partition.extent().start)
     }
 
+    /// Returns the damage that reads of segments have found, by the partitions. [`Store::begin_install`] replaces them.
+    pub fn damages(&self) -> Vec<(u64, Error)> {
+        let damage = |(stream, partition): (u64, Arc<DiskPartition>)| Some((stream, partition.damage()?));
+        self.all_partitions().into_iter().filter_map(damage).collect()
+    }
+
+    /// Reads a part of the segments, about `bytes_max` bytes, to find damage that no client has met yet: from a
+    /// partition and an offset on. Returns where the next call continues, and the bytes; it begins again after the
+    /// last partition.
+    pub fn verify(&self, at: (u64, Offset), bytes_max: usize) -> ((u64, Offset), u64) {
+        let next = {
+            let state = self.state.lock();
+            let following = state.partitions.iter().filter(|(stream, _)| **stream >= at.0);
+            following.min_by_key(|(stream, _)| **stream).map(|(stream, of)| (*stream, of.clone()))
+        };
+        let Some((stream, partition)) = next else { return ((0, 0), 0) };
+        let from = if stream == at.0 { at.1 } else { 0 };
+        match partition.verify(from, bytes_max) {
+            Ok(Some((next, bytes))) => ((stream, next), bytes),
+            Ok(None) => ((stream + 1, 0), 0),
+            Err(error) => {
+                tracing::error!(%error, stream, "a segment is damaged");
+                ((stream + 1, 0), 0)
+            }
+        }
+    }
+
     /// Ends what [`Store::begin_install`] began: checks that every partition has the records of the manifest, and takes
     /// a checkpoint. The log in front is asked for its state: it has to be the one that belongs to the manifest.
     pub fn end_install(&self, manifest: &Manifest) -> Result<()> {

@@ -222,6 +222,7 @@ pub const KEYS: &[Key] = &[
     key("cluster", Broker, Kind::Address, "off", "Address of a node's cluster port, TLS; by default the one that `thalweg cluster init` or `join` was given"),
     key("cluster_status", Broker, Kind::Address, "off", "Address at which a node answers for itself, whether it leads or follows: /metrics, /healthz and /readyz over HTTP, without a login"),
     key("cluster_catch_up_bytes_per_s", Broker, bytes(64 << 10, 1 << 40), "64MiB", "Maximum number of bytes per second that a node sends to another one that catches up"),
+    key("cluster_verify_bytes_per_s", Broker, bytes(0, 1 << 40), "4MiB", "Number of bytes of its files that a node reads per second to find damage, which it replaces from the leader; 0: none"),
     key("disk_retention_bytes", Broker, bytes(0, 1 << 50), "0", "Bytes that a partition on disk retains; 0: no limit"),
     key("disk_retention_ms", Broker, millis(0, u64::MAX), "604800000", "Time for which a batch is retained on disk; 0: no limit"),
     key("compaction_bytes_per_s", Broker, bytes(1 << 10, 1 << 40), "64MiB", "Maximum number of bytes that compaction reads and writes per second"),

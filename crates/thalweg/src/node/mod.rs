@@ -379,6 +379,7 @@ fn open_node(
         address,
         program: crate::VERSION.to_owned(),
         catch_up_bytes_per_s: config.bytes("cluster_catch_up_bytes_per_s"),
+        verify_bytes_per_s: config.bytes("cluster_verify_bytes_per_s"),
         wall_clock,
         runtime,
         on_splice,

@@ -103,6 +103,10 @@ impl Own {
         let Some(leader) = status.leader else {
             return Err(format!("node {own} knows no leader in term {term}"));
         };
+        if status.damaged_partitions > 0 {
+            let damaged = status.damaged_partitions;
+            return Err(format!("node {own} has damaged records in {damaged} partitions, and replaces them"));
+        }
         if leader == own {
             return self.leads(own, term);
         }

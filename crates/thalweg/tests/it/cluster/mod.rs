@@ -1,5 +1,6 @@
 //! Clusters of several nodes.
 
+mod damage;
 mod doors;
 mod failing;
 mod operating;
