@@ -9,6 +9,7 @@
 //! that it deletes it says so, and the node begins after them: the deletion is in the log that follows.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use consensus::Index;
@@ -37,6 +38,9 @@ where
     roster.check_format(FORMAT)?;
     let manifest = Arc::new(manifest);
     let wanted = on_disk(shard, &manifest, Store::begin_install).await?;
+    let progress = shard.progress();
+    progress.fetched.store(0, Ordering::Relaxed);
+    progress.wanted.store(wanted.iter().map(|part| part.to - part.from).sum(), Ordering::Relaxed);
     let mut bytes = 0;
     for part in &wanted {
         let mut at = part.from;
@@ -51,8 +55,12 @@ where
                 }
                 frame => return Err(unexpected(frame)),
             };
-            bytes += batches.iter().map(|batch| batch.len() as u64).sum::<u64>();
+            let fetched: u64 = batches.iter().map(|batch| batch.len() as u64).sum();
+            bytes += fetched;
+            progress.bytes.fetch_add(fetched, Ordering::Relaxed);
+            let before = at;
             at = apply(shard, part.stream, batches).await?;
+            progress.fetched.fetch_add(at.saturating_sub(before), Ordering::Relaxed);
         }
     }
     write(stream, &Frame::Done).await?;

@@ -1,7 +1,7 @@
 //! State of the cluster, for people and for metrics.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use consensus::{NodeId, Term};
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Node;
 use crate::roster::Member;
+use crate::shard::Load;
 use crate::transport::SILENCE;
 
 /// State of a node.
@@ -48,10 +49,12 @@ pub struct Status {
     pub nodes: Vec<NodeStatus>,
     /// Number of times that this node was elected since it started.
     pub elections: u64,
-    /// Bytes of records that wait for a majority.
-    pub waiting_bytes: u64,
-    /// Bytes of the log that are in memory, for nodes that are a little behind.
-    pub held_bytes: u64,
+    /// Sizes of everything that grows in the log.
+    #[serde(skip)]
+    pub load: Load,
+    /// Offsets that the present or the last catch-up of this node lacked, those that it has fetched, and the bytes that
+    /// all have fetched.
+    pub catch_up: (u64, u64, u64),
     /// Number of answers that waited because the lease of this leader had lapsed.
     pub lease_waits: u64,
     /// `true` if the node leaves the cluster, or has left it.
@@ -101,7 +104,10 @@ impl Node {
                 silent_ms: u64::try_from(silent.as_millis()).unwrap_or(u64::MAX),
             }
         });
-        let (held_bytes, waiting_bytes) = self.shard.bytes();
+        let load = self.shard.load();
+        let progress = self.shard.progress();
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let catch_up = (of(&progress.wanted), of(&progress.fetched), of(&progress.bytes));
         Status {
             cluster: format!("{:032x}", self.settings.identity.cluster()),
             node: self.own,
@@ -111,8 +117,8 @@ impl Node {
             applied: status.applied,
             nodes: nodes.collect(),
             elections: self.elections.load(Ordering::Relaxed),
-            waiting_bytes,
-            held_bytes,
+            load,
+            catch_up,
             lease_waits: self.lease_waits.load(Ordering::Relaxed),
             is_removed: self.is_removed() || roster.nodes.get(&self.own).is_some_and(|member| member.is_removed),
             catch_ups: self.catch_ups.load(Ordering::Relaxed),

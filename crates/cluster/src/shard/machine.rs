@@ -91,6 +91,8 @@ pub(super) struct Machine {
     lease: Time,
     stance: Stance,
     roster: Roster,
+    /// Numbers of the saves that were given to the journal and are not on disk yet.
+    saving: VecDeque<u64>,
     /// Saves in the journal with entries that are not settled: the last index of each, and a position of the journal
     /// before it.
     written: VecDeque<(Index, Origin)>,
@@ -143,6 +145,7 @@ impl Machine {
             lease: 0,
             stance: Stance { term, ..Stance::default() },
             roster,
+            saving: VecDeque::new(),
             written: needed_from.into_iter().collect(),
             ticks: 0,
         })
@@ -223,6 +226,7 @@ impl Machine {
 
     /// Notes that a save, and all before it, is on disk.
     pub fn saved(&mut self, number: u64) {
+        while self.saving.pop_front_if(|saving| *saving <= number).is_some() {}
         self.replica.saved(number);
     }
 
@@ -244,6 +248,7 @@ impl Machine {
         let mut effects = Effects::default();
         for save in output.saves {
             let consensus::Save { number, install, hard, entries, commit } = save;
+            self.saving.push_back(number);
             if let Some(point) = &install {
                 self.settled = point.position.index;
                 self.blocks = Blocks::from(self.settled + 1);
@@ -439,6 +444,12 @@ impl Machine {
 
     pub fn held_bytes(&self) -> u64 {
         self.blocks.bytes()
+    }
+
+    /// Returns the number of entries of the log in memory, and of saves that are not on disk yet.
+    pub fn counts(&self) -> (u64, u64) {
+        let log = self.replica.log();
+        (log.last().index.saturating_sub(log.base().position.index), self.saving.len() as u64)
     }
 
     pub fn roster(&self) -> &Roster {

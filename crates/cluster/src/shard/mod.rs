@@ -36,6 +36,8 @@ use machine::{Effects, Machine, Owners, Pending, Settle};
 
 /// Maximum bytes that publishers have queued, or that wait for other nodes. Above it, a publish is refused.
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of the log in memory above which a follower takes no more records: it applies too slowly.
+const HELD_BYTES_MAX: u64 = 128 << 20;
 /// Maximum rows, and bytes of rows, of one entry: they fit into one block of the journal.
 const ENTRY_ROWS_MAX: usize = 4000;
 const ENTRY_BYTES_MAX: usize = 3 << 20;
@@ -55,6 +57,41 @@ pub trait Observer: Send + Sync {
     fn members_changed(&self, members: Members);
     /// A leader sends its state up to a point, because this node is too far behind for its log.
     fn state_offered(&self, leader: NodeId, point: Point);
+}
+
+/// Sizes of everything in a shard that grows, and counts since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Bytes of the log in memory, for nodes that are a little behind, or not applied yet.
+    pub held_bytes: u64,
+    /// Bytes of records that wait for a majority.
+    pub waiting_bytes: u64,
+    /// Bytes of records that are in no entry yet.
+    pub queued_bytes: u64,
+    /// Entries of the log in memory.
+    pub log_entries: u64,
+    /// Writes to the journal that are not synced yet.
+    pub saving: u64,
+    /// Messages of leaders that were dropped because this node had no room; they are sent again.
+    pub put_off: u64,
+    /// Publishes that were refused because too much waits for other nodes.
+    pub refused: u64,
+}
+
+/// Progress of the present or the last catch-up of this node.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Offsets that are missing, and those that have been fetched.
+    pub wanted: AtomicU64,
+    pub fetched: AtomicU64,
+    /// Bytes that have been fetched since the start.
+    pub bytes: AtomicU64,
+}
+
+#[derive(Default)]
+struct Counts {
+    put_off: AtomicU64,
+    refused: AtomicU64,
 }
 
 /// Rows of publishers that are not in the log yet.
@@ -97,6 +134,8 @@ pub struct Shard {
     /// Term in which this node leads; 0 if it does not.
     led: AtomicU64,
     in_flight: AtomicU64,
+    counts: Counts,
+    progress: Progress,
     failed: OnceLock<Error>,
     saver: OnceLock<Arc<dyn Owner>>,
     nobody: Arc<dyn Owner>,
@@ -164,6 +203,8 @@ impl Shard {
             lease: AtomicU64::new(0),
             led: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
+            counts: Counts::default(),
+            progress: Progress::default(),
             failed: OnceLock::new(),
             saver: OnceLock::new(),
             nobody: Arc::new(Nobody),
@@ -214,11 +255,16 @@ impl Shard {
         }
     }
 
-    /// Takes a part that another node has sent. Parts with records are dropped while the journal has no room, or while
-    /// damaged records are replaced: they are sent again.
+    /// Takes a part that another node has sent. Parts with records are dropped while the journal has no room, while
+    /// this node applies too slowly, or while damaged records are replaced: they are sent again.
     pub fn receive(&self, part: Part) {
-        let is_room = || !self.is_paused.load(Ordering::Acquire) && self.journal.admit().is_ok();
+        let is_room = || {
+            !self.is_paused.load(Ordering::Acquire)
+                && self.journal.admit().is_ok()
+                && self.machine.lock().held_bytes() < HELD_BYTES_MAX
+        };
         if !part.blocks.is_empty() && !is_room() {
+            self.counts.put_off.fetch_add(1, Ordering::Relaxed);
             return;
         }
         if let Err(error) = self.check_changes(&part) {
@@ -406,9 +452,26 @@ impl Shard {
         self.failed.get().cloned()
     }
 
-    /// Returns the bytes of blocks in memory, and those that publishers wait for.
-    pub fn bytes(&self) -> (u64, u64) {
-        (self.machine.lock().held_bytes(), self.in_flight.load(Ordering::Relaxed))
+    /// Returns the sizes of everything that grows, and counts.
+    pub fn load(&self) -> Load {
+        let (held_bytes, (log_entries, saving)) = {
+            let machine = self.machine.lock();
+            (machine.held_bytes(), machine.counts())
+        };
+        Load {
+            held_bytes,
+            waiting_bytes: self.in_flight.load(Ordering::Relaxed),
+            queued_bytes: self.queue.lock().bytes,
+            log_entries,
+            saving,
+            put_off: self.counts.put_off.load(Ordering::Relaxed),
+            refused: self.counts.refused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns the progress of the present or the last catch-up.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// Ends the thread of the shard.
@@ -741,6 +804,7 @@ impl ShardLog for Shard {
             return Ok(());
         }
         queue.is_missed = true;
+        self.counts.refused.fetch_add(1, Ordering::Relaxed);
         Err(Error::busy(format!("{waiting} bytes already wait for the other nodes; try again later")))
     }
 

@@ -34,12 +34,14 @@ struct Handshakes(Mutex<VecDeque<(u64, AbortHandle)>>);
 /// Place of one of these connections; dropping it makes room.
 struct Handshake {
     all: Arc<Handshakes>,
+    shared: Arc<Shared>,
     number: u64,
 }
 
 impl Drop for Handshake {
     fn drop(&mut self) {
         self.all.0.lock().retain(|(number, _)| *number != self.number);
+        self.shared.handshakes.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -57,7 +59,8 @@ pub(super) async fn run(shared: &Arc<Shared>, listener: TcpListener) {
                 continue;
             }
         };
-        let handshake = Handshake { all: all.clone(), number };
+        shared.handshakes.fetch_add(1, Ordering::Relaxed);
+        let handshake = Handshake { all: all.clone(), shared: shared.clone(), number };
         let task = tokio::spawn(serve(shared.clone(), socket, handshake));
         let oldest = {
             let mut all = all.0.lock();

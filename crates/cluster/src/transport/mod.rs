@@ -123,6 +123,7 @@ pub(crate) struct Shared {
     removed: Mutex<BTreeSet<NodeId>>,
     runtime: Handle,
     stop: Notify,
+    handshakes: AtomicU64,
     failed_handshakes: AtomicU64,
     refused: AtomicU64,
     last_refusal: Mutex<String>,
@@ -156,6 +157,7 @@ impl Transport {
             removed: Mutex::default(),
             runtime: runtime.handle().clone(),
             stop: Notify::new(),
+            handshakes: AtomicU64::new(0),
             failed_handshakes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             last_refusal: Mutex::default(),
@@ -238,9 +240,11 @@ impl Transport {
 
     /// Returns the state of all links, and counts.
     pub fn stats(&self) -> Stats {
-        let Shared { peers, bulk, splices, failed_handshakes, refused, .. } = &*self.shared;
+        let Shared { peers, bulk, splices, joins, handshakes, failed_handshakes, refused, .. } = &*self.shared;
         Stats {
             peers: peers.lock().values().map(|peer| peer.stats()).collect(),
+            handshakes: handshakes.load(Ordering::Relaxed),
+            joins: (JOINS_MAX - joins.available_permits()) as u64,
             failed_handshakes: failed_handshakes.load(Ordering::Relaxed),
             refused: refused.load(Ordering::Relaxed),
             bulk_streams: (BULK_STREAMS_MAX - bulk.available_permits()) as u64,

@@ -8,6 +8,10 @@ pub struct Stats {
     pub peers: Vec<PeerStats>,
     /// Connections that ended before both sides knew each other.
     pub failed_handshakes: u64,
+    /// Connections whose other side is not known yet.
+    pub handshakes: u64,
+    /// Programs that ask to join now.
+    pub joins: u64,
     /// Connections that were refused after the other side had said what it is.
     pub refused: u64,
     /// Open streams of catch-ups that other nodes have opened.
@@ -22,8 +26,9 @@ pub struct PeerStats {
     pub node: NodeId,
     pub address: String,
     pub is_connected: bool,
-    /// Bytes that wait, or are being written.
+    /// Bytes of messages with entries that wait, or are being written, and of those without.
     pub queued_bytes: u64,
+    pub queued_beats_bytes: u64,
     pub sent_bytes: u64,
     pub received_bytes: u64,
     /// Parts that were dropped because the queue was full.

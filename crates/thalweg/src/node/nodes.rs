@@ -73,7 +73,7 @@ pub(super) fn shown(status: Status) -> ClusterStatus {
         committed: status.committed,
         applied: status.applied,
         elections: status.elections,
-        waiting_bytes: status.waiting_bytes,
+        waiting_bytes: status.load.waiting_bytes,
         catch_ups: status.catch_ups,
         caught_up_bytes: status.caught_up_bytes,
         format: status.format,
