@@ -86,7 +86,8 @@ fn init(config: &Config, data: &Path, advertise: &str, is_json: bool) -> Result 
     }
     // The directory is opened once, so that it exists, is not in use, and is not damaged.
     let clock = config.broker().clock.read();
-    let (store, topics) = Store::open(Arc::new(RealDisk), data, config.store(), clock, &mut |_| {})?;
+    let opened = Store::open(Arc::new(RealDisk), data, config.store(), clock, &mut |_| {});
+    let (store, topics) = opened.map_err(|error| in_use(data, advertise, error))?;
     broker::Leadership::check_topics(&topics)?;
     let ids = store.directory();
     store.stop()?;
@@ -99,6 +100,22 @@ fn init(config: &Config, data: &Path, advertise: &str, is_json: bool) -> Result 
          Then, for each further node: thalweg cluster token"
     );
     say(is_json, json!({ "cluster": cluster, "node": identity.node(), "advertise": advertise, "data": data }), &text)
+}
+
+/// Explains the error of a directory that a broker uses: it becomes a node while it is stopped.
+fn in_use(data: &Path, advertise: &str, error: engine::Error) -> Failure {
+    if error.kind != engine::ErrorKind::Denied || !error.message.contains("in use") {
+        return error.into();
+    }
+    let data = data.display();
+    let pid = std::fs::read_to_string(Path::new(&format!("{data}/thalweg.lock"))).unwrap_or_default();
+    let pid = pid.split_whitespace().next().map(|pid| format!(" (process {pid})")).unwrap_or_default();
+    let message = format!(
+        "a broker{pid} uses {data}, and becomes a node while it is stopped:\n  1. stop it: systemctl stop thalweg, or \
+         Ctrl-C\n  2. thalweg cluster init --data {data} --advertise {advertise}\n  3. start it with the same command \
+         as before\nNothing is copied: its topics keep their ids and records, and clients reconnect as after a restart"
+    );
+    Failure::new(FAILED, message)
 }
 
 fn token(data: &Path, minutes: u32, is_json: bool) -> Result {
