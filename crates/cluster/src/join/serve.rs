@@ -1,5 +1,6 @@
 //! Answers to programs that ask to join.
 
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use engine::{Error, ErrorKind, Result};
@@ -26,6 +27,7 @@ pub(crate) async fn serve(shared: &Shared, stream: &mut (impl AsyncRead + AsyncW
         Ok(answer) => answer.encode(),
         Err(error) => {
             tracing::warn!(%error, "a program was not admitted to the cluster");
+            shared.join_refusals.fetch_add(1, Ordering::Relaxed);
             Frame::Refusal(Refusal::new(error.message)).encode()
         }
     };

@@ -125,6 +125,7 @@ async fn serve_known(shared: &Arc<Shared>, mut stream: TlsStream<TcpStream>, hel
     if hello.purpose == Purpose::Join {
         let Ok(_place) = shared.joins.try_acquire() else {
             let why = "too many programs ask to join at a time: try again in a minute";
+            shared.join_refusals.fetch_add(1, Ordering::Relaxed);
             return refused(shared, &mut stream, &Refusal::new(why)).await;
         };
         write_frame(&mut stream, &Frame::Hello(shared.hello(Purpose::Join)).encode()).await?;

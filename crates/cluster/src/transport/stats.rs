@@ -12,6 +12,8 @@ pub struct Stats {
     pub handshakes: u64,
     /// Programs that ask to join now.
     pub joins: u64,
+    /// Programs that were not admitted.
+    pub join_refusals: u64,
     /// Connections that were refused after the other side had said what it is.
     pub refused: u64,
     /// Open streams of catch-ups that other nodes have opened.

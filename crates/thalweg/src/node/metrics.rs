@@ -111,6 +111,7 @@ fn expose_links(node: &Node, out: &mut Exposition<'_>) -> fmt::Result {
     let help = "Connections at the cluster port whose other side is not known yet";
     out.gauge("thalweg_cluster_handshakes", help, stats.handshakes)?;
     out.gauge("thalweg_cluster_joins", "Programs that ask to join", stats.joins)?;
+    out.counter("thalweg_cluster_join_refusals", "Programs that were not admitted", stats.join_refusals)?;
     let help = "Connections of nodes that were refused for what they are";
     out.counter("thalweg_cluster_refused_connections", help, stats.refused)?;
     out.gauge("thalweg_cluster_catch_up_streams", "Open streams of nodes that ask this one", stats.bulk_streams)?;
