@@ -5,9 +5,11 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use broker::Door;
 use cluster::link::Spliced;
@@ -15,8 +17,8 @@ use cluster::node::Node;
 use cluster::transport::Stream;
 use consensus::NodeId;
 use net::{Accepted, Drain, Forwarded, Sockets};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::sync::Semaphore;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::sync::{Semaphore, watch};
 
 use super::Forwards;
 
@@ -28,6 +30,8 @@ const LEADER_WAIT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(20);
 /// Bytes that are on the way in each direction of one connection.
 const COPY_BYTES: usize = 32 << 10;
+/// Time without bytes after which a client that waits for no answer is let go when the process ends.
+const QUIET: Duration = Duration::from_millis(20);
 /// Time that a client has to read the last answer.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Address that stands for the clients of a Unix socket.
@@ -39,6 +43,8 @@ pub(super) struct Gateway {
     forwards: Arc<Forwards>,
     permits: Arc<Semaphore>,
     counts: Counts,
+    /// `true` once the process ends.
+    ending: watch::Sender<bool>,
 }
 
 /// Counts since the start of the process.
@@ -52,7 +58,8 @@ pub(super) struct Counts {
 impl Gateway {
     pub fn new(node: Arc<Node>, forwards: Arc<Forwards>) -> Arc<Self> {
         let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        Arc::new(Self { node, forwards, permits, counts: Counts::default() })
+        let ending = watch::channel(false).0;
+        Arc::new(Self { node, forwards, permits, counts: Counts::default(), ending })
     }
 
     pub fn counts(&self) -> &Counts {
@@ -62,6 +69,14 @@ impl Gateway {
     /// Returns the number of connections that are handed over.
     pub fn open(&self) -> usize {
         CONNECTIONS_MAX - self.permits.available_permits()
+    }
+
+    /// Ends the connections that are handed over, each when its client waits for no answer, within a time. Returns
+    /// `false` if some do not end.
+    pub async fn finish(&self, time: Duration) -> bool {
+        self.ending.send_replace(true);
+        let ended = self.permits.acquire_many(CONNECTIONS_MAX as u32);
+        tokio::time::timeout(time, ended).await.is_ok()
     }
 
     /// Accepts at the sockets of a door until the drain begins. Connections that were accepted go on.
@@ -110,6 +125,9 @@ impl Gateway {
             return say_no_leader(door, &mut stream).await;
         };
         self.counts.handed_over.fetch_add(1, Ordering::Relaxed);
+        let begin = Instant::now();
+        let (mut stream, mut to_leader) = (Watched::new(stream, begin), Watched::new(to_leader, begin));
+        let (asked, answered) = (stream.read.clone(), to_leader.read.clone());
         let copied = tokio::io::copy_bidirectional_with_sizes(&mut stream, &mut to_leader, COPY_BYTES, COPY_BYTES);
         tokio::select! {
             copied = copied => if let Err(error) = copied {
@@ -117,6 +135,22 @@ impl Gateway {
             },
             // The one that led may hang, and would never close it. The client comes again, for the next leader.
             () = self.node.until_leader_changes(leader) => {}
+            () = self.until_finished(begin, &asked, &answered) => {}
+        }
+    }
+
+    /// Waits until the process ends and a client waits for no answer: the last bytes were those of the leader.
+    async fn until_finished(&self, begin: Instant, asked: &AtomicU64, answered: &AtomicU64) {
+        let mut ending = self.ending.subscribe();
+        if ending.wait_for(|is_ending| *is_ending).await.is_err() {
+            return;
+        }
+        loop {
+            let (asked, answered) = (asked.load(Ordering::Relaxed), answered.load(Ordering::Relaxed));
+            if answered >= asked && begin.elapsed() > Duration::from_micros(answered) + QUIET {
+                return;
+            }
+            tokio::time::sleep(QUIET / 4).await;
         }
     }
 
@@ -131,6 +165,45 @@ impl Gateway {
             }
             tokio::time::sleep(AGAIN).await;
         }
+    }
+}
+
+/// Side of a connection that notes when bytes were read from it.
+struct Watched<S> {
+    stream: S,
+    begin: Instant,
+    /// Time of the last bytes, in microseconds since the beginning; 0 if there were none.
+    read: Arc<AtomicU64>,
+}
+
+impl<S> Watched<S> {
+    fn new(stream: S, begin: Instant) -> Self {
+        Self { stream, begin, read: Arc::default() }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.read.store((self.begin.elapsed().as_micros() as u64).max(1), Ordering::Relaxed);
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

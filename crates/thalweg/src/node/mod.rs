@@ -188,6 +188,7 @@ impl NodeServer {
     pub async fn shut_down(self) -> bool {
         self.node.drain().await;
         self.process.close_sockets();
+        let is_finished = self.gateway.finish(self.shutdown_timeout).await;
         let ended = self.shutdown.run(self.shutdown_timeout).await;
         let serving = self.serving.lock().take();
         if let Some(serving) = serving {
@@ -202,7 +203,7 @@ impl NodeServer {
         if let Err(error) = &is_safe {
             tracing::error!(%error, "the data directory was not closed cleanly; the journal has all data");
         }
-        ended.is_clean() && is_safe.is_ok()
+        is_finished && ended.is_clean() && is_safe.is_ok()
     }
 }
 

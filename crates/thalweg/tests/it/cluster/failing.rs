@@ -105,6 +105,27 @@ async fn nothing_acknowledged_is_lost_when_leaders_are_killed_and_return() {
     assert!(nodes.iter().all(|of| of["is_alive"] == true && of["is_voter"] == true), "{status}");
 }
 
+#[tokio::test]
+async fn a_node_that_is_stopped_finishes_what_it_hands_over() {
+    let mut cluster = Cluster::start(3).await;
+    create_topic(&cluster).await;
+    let follower = cluster.followers().await[0];
+    let door = cluster.door(follower, "http");
+    let path = "/v1/topics/orders/records?offset=0&wait_ms=1500";
+    let waiting = tokio::spawn(async move { http(door, "GET", path, "").await });
+    // Also one that is idle must not keep the node.
+    let idle = TcpStream::connect(cluster.door(follower, "redis")).await.expect("connected");
+    until("the request", async || {
+        let (_, text) = cluster.own(follower, "/metrics").await;
+        text.lines().any(|line| line == "thalweg_cluster_gateway_connections 2")
+    })
+    .await;
+    cluster.stop(follower).await;
+    let answer = waiting.await.expect("no panic");
+    assert!(matches!(answer, Some((200, _))), "{answer:?}");
+    drop(idle);
+}
+
 /// Reads what a Redis door sends before it closes the connection.
 async fn redis(cluster: &Cluster, node: u64) -> String {
     let mut stream = TcpStream::connect(cluster.door(node, "redis")).await.expect("connected");
