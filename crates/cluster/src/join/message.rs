@@ -2,7 +2,7 @@
 //!
 //! | kind | | fields |
 //! |---|---|---|
-//! | 4 | request | token, advertised address, version of the program: texts; version of the log's rows that it reads (4) |
+//! | 4 | request | token, advertised address, version of the program: texts; format of the log (4) if not 1 |
 //! | 5 | admission | cluster (16), node (8), ids (8), certificate and key of the authority, seal key (32), nodes |
 //! | 6 | elsewhere | address of the leader |
 //! | 2 | refusal | reason |
@@ -74,7 +74,9 @@ impl Request {
         put_bytes(&mut body, self.token.as_bytes());
         put_bytes(&mut body, self.advertise.as_bytes());
         put_text(&mut body, &self.program);
-        body.put_u32(self.format);
+        if self.format != 1 {
+            body.put_u32(self.format);
+        }
         frame(REQUEST, body)
     }
 
@@ -87,7 +89,7 @@ impl Request {
             token: fields.text(TOKEN_BYTES_MAX)?,
             advertise: fields.text(ADDRESS_BYTES_MAX)?,
             program: fields.text(TEXT_BYTES_MAX)?,
-            format: fields.u32()?,
+            format: if fields.is_empty() { 1 } else { fields.u32()? },
         };
         fields.end()?;
         Ok(request)

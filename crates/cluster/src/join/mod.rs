@@ -90,7 +90,8 @@ pub async fn join(token: &str, advertise: &str, data: &Path, program: &str) -> R
     expect_empty(data)?;
     check_address(advertise)?;
     let token = Token::parse(token)?;
-    let request = Request { token: token.reveal(), advertise: advertise.to_owned(), program: program.to_owned(), format: FORMAT };
+    let request =
+        Request { token: token.reveal(), advertise: advertise.to_owned(), program: program.to_owned(), format: FORMAT };
     let mut address = token.address.clone();
     for _ in 0..=REDIRECTS_MAX {
         let answer = Box::pin(ask(&token, &address, &request)).await;
