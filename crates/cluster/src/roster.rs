@@ -307,8 +307,7 @@ mod tests {
         let before = roster.encode();
         [describe(1, 3), describe(2, 2)].iter().for_each(|change| roster.apply(change));
         assert_eq!((roster.format(), roster.common_format()), (1, 2));
-        let admit =
-            RosterChange::Admit { node: 3, address: "c:1".into(), token: 1, expires_ms: 9, now_ms: 1 };
+        let admit = RosterChange::Admit { node: 3, address: "c:1".into(), token: 1, expires_ms: 9, now_ms: 1 };
         roster.apply(&admit);
         assert_eq!(roster.common_format(), 0, "it has not said what it can");
         [describe(3, 3), RosterChange::Remove { node: 2 }].iter().for_each(|change| roster.apply(change));

@@ -4,6 +4,7 @@
 //! ([`Node::until_deposed`]). The nodes that belong to the cluster are in the [`Roster`], which the log replicates; the
 //! leader makes the members of the shard equal to it ([`mod@plan`]).
 
+mod admission;
 pub mod bulk;
 pub mod catch_up;
 mod mend;
@@ -15,7 +16,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use consensus::{Change, Index, Members, NodeId, Point, Refused, Step, Term, Time};
 use engine::shard::ShardId;
@@ -27,9 +28,9 @@ use tokio::sync::{Notify, oneshot, watch};
 use zeroize::Zeroizing;
 
 use crate::identity::Identity;
-use crate::join::{Admission, Admits, Candidate, Deciding, Token, TokenId, UsedTokens};
+use crate::join::{Admits, Candidate, Deciding, TokenId, UsedTokens};
 use crate::link::{Part, Purpose};
-use crate::roster::{Member, NODES_MAX, Roster, RosterChange};
+use crate::roster::{Member, Roster, RosterChange};
 use crate::shard::{Clock, Observer, Opening, Shard, ShardPart, Stance};
 use crate::transport::{self, Receiver, Stream, Transport};
 use bulk::{Frame, Request, Secret};
@@ -46,8 +47,6 @@ const MANAGE_EVERY: Duration = Duration::from_millis(200);
 const CLOSE_LOOKS: u32 = 5;
 /// Maximum time for a change of the nodes to be committed.
 const COMMIT_TIME_MAX: Duration = Duration::from_secs(5);
-/// Maximum time that a new node waits for a leader.
-const ADMISSION_WAIT: Duration = Duration::from_secs(4);
 /// Pause after a catch-up that failed.
 const CATCH_UP_AGAIN: Duration = Duration::from_millis(500);
 /// Maximum time for a node to hand its leadership over.
@@ -457,71 +456,6 @@ impl Node {
         }
     }
 
-    /// Issues a token with which a new node can join until a time.
-    pub fn issue_token(&self, expires: SystemTime) -> Result<Token> {
-        let identity = &self.settings.identity;
-        Token::issue(identity, &identity.advertise(), expires)
-    }
-
-    /// Admits a new node, if this one leads. Without a leader, it waits for one: the first node may just have started.
-    async fn admit(&self, candidate: Candidate) -> Result<Admission> {
-        let until = Instant::now() + ADMISSION_WAIT;
-        loop {
-            match self.try_admit(candidate.clone()).await {
-                Err(Error { kind: ErrorKind::Busy | ErrorKind::NotLeader, .. }) if Instant::now() < until => {
-                    tokio::time::sleep(TICK).await;
-                }
-                decided => return decided,
-            }
-        }
-    }
-
-    async fn try_admit(&self, candidate: Candidate) -> Result<Admission> {
-        let roster = self.shard.roster();
-        match self.stance().leader {
-            Some(leader) if leader == self.own => {}
-            Some(leader) => {
-                let known = roster.nodes.get(&leader).map(|member| member.address.clone());
-                let known = known
-                    .or_else(|| self.settings.identity.nodes().into_iter().find(|of| of.0 == leader).map(|of| of.1));
-                let unknown =
-                    || Error::busy(format!("node {leader} leads, and its address is not known yet; try again"));
-                return Ok(Admission::NotLeader { address: known.ok_or_else(unknown)? });
-            }
-            None => return Err(Error::busy("the cluster has no leader at the moment; try again")),
-        }
-        roster.check_format(candidate.format)?;
-        if roster.nodes.len() >= NODES_MAX {
-            return Err(Error::too_large(format!("a cluster has at most {NODES_MAX} nodes, those that left included")));
-        }
-        let Candidate { token, expires, advertise, program, .. } = candidate;
-        if let Some((node, _)) = roster.nodes.iter().find(|(_, of)| !of.is_removed && of.address == advertise) {
-            return Err(Error::new(
-                ErrorKind::AlreadyExists,
-                format!(
-                    "node {node} has the address {advertise}: give the new node another one, or remove node {node}"
-                ),
-            ));
-        }
-        // Node 1 is in the roster once it has described itself.
-        let node = roster.next_node().max(self.own + 1);
-        tracing::info!(node, address = advertise, program, "a node joins");
-        let now_ms = (self.settings.wall_clock)();
-        let change = RosterChange::Admit {
-            node,
-            address: advertise.clone(),
-            token: token.0,
-            expires_ms: expires.saturating_mul(1000),
-            now_ms,
-        };
-        self.change_roster(&change).await?;
-        self.changed.notify_one();
-        let mut nodes: BTreeMap<NodeId, String> = self.settings.identity.nodes().into_iter().collect();
-        nodes.insert(node, advertise);
-        let seal_key = *self.seal_key;
-        Ok(Admission::Admitted { node, nodes: nodes.into_iter().collect(), seal_key })
-    }
-
     /// Sets the addresses of the other nodes from what is known of them.
     fn update_peers(&self) {
         let identity = &self.settings.identity;
@@ -580,7 +514,9 @@ impl Node {
         let common = roster.common_format().min(FORMAT);
         if common > roster.format() && stance.serves_from.is_some() {
             match self.change_roster(&RosterChange::Raise { format: common }).await {
-                Ok(()) => tracing::info!(format = common, "all nodes can read a newer format of the log, which it has now"),
+                Ok(()) => {
+                    tracing::info!(format = common, "all nodes can read a newer format of the log, which it has now")
+                }
                 Err(error) => tracing::debug!(%error, "the format of the log is not raised yet"),
             }
         }

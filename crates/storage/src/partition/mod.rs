@@ -287,7 +287,8 @@ impl DiskPartition {
     fn check_served(&self, state: &State) -> Result<()> {
         self.check(state)?;
         if state.is_replaced {
-            let message = "the records of this partition were damaged, and are fetched from another node; try again later";
+            let message =
+                "the records of this partition were damaged, and are fetched from another node; try again later";
             return Err(Error::busy(message));
         }
         Ok(())

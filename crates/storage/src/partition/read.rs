@@ -75,7 +75,7 @@ impl DiskPartition {
     }
 
     /// Reads the batches from an offset on that are in a file, up to `bytes_max` bytes but at least one, whether they
-    /// are in memory as well or not. Returns the offset after them and their bytes; `None` at the end. Damage is recorded.
+    /// are in memory as well or not. Returns the offset after them and their bytes; `None` at the end. Records damage.
     pub(crate) fn verify(&self, from: Offset, bytes_max: usize) -> Result<Option<(Offset, u64)>> {
         let from = {
             let state = self.state.lock();
@@ -84,7 +84,7 @@ impl DiskPartition {
             }
             from.max(state.start)
         };
-        let read = || {
+        let read = || -> Result<Option<(Offset, u64)>> {
             let Some(mut view) = self.segments.lock().view(from, None)? else { return Ok(None) };
             let from = from.max(view.base());
             let batches = view.part(from)?.read(from, bytes_max)?;

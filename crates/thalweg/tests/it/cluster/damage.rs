@@ -72,18 +72,14 @@ async fn damaged_records_are_fetched_from_the_leader() {
             })
             .await;
         }
-        until("the damaged records", async || {
-            metric(&cluster, node, "thalweg_cluster_mended_total").await == Some(1)
-        })
-        .await;
+        until("the damaged records", async || metric(&cluster, node, "thalweg_cluster_mended_total").await == Some(1))
+            .await;
         assert_eq!(metric(&cluster, node, "thalweg_cluster_damaged_partitions").await, Some(0));
         until("the node", async || cluster.own(node, "/readyz").await.0 == 200).await;
         assert!(cluster.log(node).contains("the damaged records were replaced"), "{}", cluster.log(node));
         // It has all records, also as the leader.
-        until("its leadership", async || {
-            cluster.on(node, &["cluster", "transfer", &node.to_string()]).code == Some(0)
-        })
-        .await;
+        until("its leadership", async || cluster.on(node, &["cluster", "transfer", &node.to_string()]).code == Some(0))
+            .await;
         assert_eq!(cluster.leader().await, node);
         expect_all(&cluster, node).await;
     }
