@@ -17,9 +17,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Keeps the file of the node whose native door has this address.
 pub(super) async fn keep_token(node: Arc<Node>, native: SocketAddr) {
     let (mut own, mut stance) = node.watch();
-    let mut file: Option<AdminTokenFile> = None;
     let mut known: Option<(Term, NodeId, AdminToken)> = None;
-    let mut written = None;
+    let mut written: (_, Option<AdminTokenFile>) = (None, None);
     loop {
         let own_token = own.borrow_and_update().clone();
         let now = *stance.borrow_and_update();
@@ -35,11 +34,11 @@ pub(super) async fn keep_token(node: Arc<Node>, native: SocketAddr) {
         }
         let token = known.as_ref().and_then(|(_, _, token)| token.clone());
         let wanted = token.map(|token| (token, native_doors(&node)));
-        if wanted != written {
+        if wanted != written.0 {
             // Dropping the handle of the old file removes it, unless it was replaced.
-            file = wanted.as_ref().and_then(|(token, elsewhere)| write(native, token, elsewhere));
+            let file = wanted.as_ref().and_then(|(token, elsewhere)| write(native, token, elsewhere));
             tracing::debug!(is_written = file.is_some(), "the administrator's token has changed");
-            written = wanted;
+            written = (wanted, file);
         }
         tokio::select! {
             _changed = own.changed() => {}

@@ -120,7 +120,7 @@ impl Gateway {
             }
             to_leader = tokio::time::timeout(LEADER_WAIT, self.reach_leader(spliced)) => to_leader.ok(),
         };
-        let Some((leader, mut to_leader)) = to_leader else {
+        let Some((leader, to_leader)) = to_leader else {
             self.counts.without_leader.fetch_add(1, Ordering::Relaxed);
             return say_no_leader(door, &mut stream).await;
         };
