@@ -104,6 +104,11 @@ const COMMANDS: &[Command] = &[
         run: compat::run,
     },
     Command {
+        usage: "compat cluster [client..]",
+        about: "Kill leaders of a cluster under clients' load, and check it (--kills 20, --one, --release, --json FILE)",
+        run: compat::run,
+    },
+    Command {
         usage: "compare OLD_COMMIT",
         about: "Measure whether this tree is as fast as that commit (--rounds N, --only NAME, --quick, --least 0.98)",
         run: compare::run,

@@ -16,7 +16,10 @@ pub struct Client {
     pub name: &'static str,
     /// `true` if `--quick` includes the client: one of each family.
     pub is_quick: bool,
-    system: &'static str,
+    /// `true` if the client also has a program for `compat cluster`, beside the one for its scenarios.
+    pub survives_failovers: bool,
+    /// System, which is also the name of the door that it uses.
+    pub system: &'static str,
     kind: Kind,
     /// `true` if the client executes calls of the system's `suite.py`; otherwise it has its own scenarios.
     is_driven: bool,
@@ -52,16 +55,20 @@ pub struct Jars {
 }
 
 pub const fn client(system: &'static str, name: &'static str, kind: Kind) -> Client {
-    Client { name, is_quick: false, system, kind, is_driven: false }
+    Client { name, is_quick: false, survives_failovers: false, system, kind, is_driven: false }
 }
 
 pub const fn driven(system: &'static str, name: &'static str, kind: Kind) -> Client {
-    Client { name, is_quick: false, system, kind, is_driven: true }
+    Client { name, is_quick: false, survives_failovers: false, system, kind, is_driven: true }
 }
 
 impl Client {
     pub const fn quick(self) -> Self {
         Self { is_quick: true, ..self }
+    }
+
+    pub const fn through_failovers(self) -> Self {
+        Self { survives_failovers: true, ..self }
     }
 
     fn sources(&self) -> String {
@@ -110,8 +117,7 @@ impl Client {
             }
             Kind::Java(class, jars) => {
                 jars.install()?;
-                let call = Call::line("javac -nowarn -Xlint:none -proc:none -cp").arg(format!("{}/*", jars.folder));
-                call.args(["-d", jars.classes]).arg(format!("{sources}/{class}.java")).run()
+                jars.compile(&format!("{sources}/{class}.java"))
             }
             Kind::Jars(jars) => jars.install(),
             Kind::Debian(program, package) => debian(program, package),
@@ -123,6 +129,32 @@ impl Client {
                 let call = Call::line("cc -O1 -Wall -Wextra -Werror -o").arg(installed);
                 call.arg(format!("{sources}/client.c")).arg(format!("-l{}", self.name)).run()
             }
+        }
+    }
+
+    /// Builds the program for `compat cluster`, after [`Client::install`].
+    pub fn install_failover(&self) -> Outcome {
+        let sources = self.sources();
+        match self.kind {
+            Kind::Go => {
+                let output = root().join(self.installed_failover()).display().to_string();
+                Call::new("go").args(["-C", &sources, "build", "-o", &output, "./failover"]).run()
+            }
+            Kind::Java(_, jars) => jars.compile(&format!("{sources}/Failover.java")),
+            _ => Ok(()),
+        }
+    }
+
+    fn installed_failover(&self) -> String {
+        format!("{}-failover", self.installed())
+    }
+
+    /// Returns the call of the program for `compat cluster`, to which a history and the addresses are added.
+    pub fn failover(&self) -> Call {
+        match self.kind {
+            Kind::Go => Call::new(self.installed_failover()),
+            Kind::Java(_, jars) => jars.call("Failover"),
+            _ => Call::new(format!("{}/bin/python", self.installed())).arg(format!("{}/failover.py", self.sources())),
         }
     }
 
@@ -146,9 +178,7 @@ impl Client {
                 Call::new("node").arg(format!("{sources}/client.js")).env("NODE_PATH", modules)
             }
             Kind::Rust => Call::new(format!("{installed}/debug/compat-{}", self.name)),
-            Kind::Java(class, jars) => Call::line("java -XX:TieredStopAtLevel=1")
-                .args(jars.options.iter().copied())
-                .args(["-cp", &format!("{}:{}/*", jars.classes, jars.folder), class]),
+            Kind::Java(class, jars) => jars.call(class),
             Kind::Script | Kind::Jars(_) | Kind::Debian(..) | Kind::C(..) => {
                 Call::new("python3").arg(format!("{sources}/client.py"))
             }
@@ -166,6 +196,16 @@ impl Jars {
             let call = Call::line("mvn -q -B dependency:copy-dependencies -f").arg(self.pom);
             call.arg(format!("-DoutputDirectory={output}")).run()
         })
+    }
+
+    fn compile(&self, file: &str) -> Outcome {
+        let call = Call::line("javac -nowarn -Xlint:none -proc:none -cp").arg(format!("{}/*", self.folder));
+        call.args(["-d", self.classes, file]).run()
+    }
+
+    fn call(&self, class: &str) -> Call {
+        let call = Call::line("java -XX:TieredStopAtLevel=1").args(self.options.iter().copied());
+        call.args(["-cp", &format!("{}:{}/*", self.classes, self.folder), class])
     }
 }
 

@@ -3,11 +3,13 @@
 mod batches;
 mod broker;
 mod clients;
+mod cluster;
 mod lacks;
 mod report;
 mod suite;
 mod systems;
 
+pub use cluster::quick as quick_cluster;
 pub use suite::quick;
 
 use crate::run::Outcome;
@@ -20,11 +22,12 @@ pub fn run(args: &[&str]) -> Outcome {
     });
     match (args, named) {
         (["batches"], _) => batches::run(),
+        (["cluster", rest @ ..], _) => cluster::run(rest),
         (_, Some((system, rest))) => suite::run(system, rest),
         _ => {
             let names: Vec<&str> = SYSTEMS.iter().map(|system| system.name).collect();
             Err(format!(
-                "the arguments are batches, or one of {} with clients and options: compat/*/README.md lists them",
+                "the arguments are batches, cluster, or one of {} with clients and options: compat/*/README.md lists them",
                 names.join(", ")
             ))
         }

@@ -43,15 +43,15 @@ static KAFKA: System = System {
     name: "kafka",
     clients: &[
         client("kafka", "kcat", Kind::Debian("kcat", "kcat")).quick(),
-        client("kafka", "confluent-kafka", Kind::Python).quick(),
+        client("kafka", "confluent-kafka", Kind::Python).quick().through_failovers(),
         client("kafka", "kafka-python", Kind::Python).quick(),
         client("kafka", "aiokafka", Kind::Python),
-        client("kafka", "franz-go", Kind::Go).quick(),
+        client("kafka", "franz-go", Kind::Go).quick().through_failovers(),
         client("kafka", "sarama", Kind::Go),
         client("kafka", "kafka-go", Kind::Go),
         client("kafka", "kafkajs", Kind::Node),
         client("kafka", "rdkafka", Kind::Rust),
-        client("kafka", "java", Kind::Java("Client", &KAFKA_JARS)),
+        client("kafka", "java", Kind::Java("Client", &KAFKA_JARS)).through_failovers(),
         client("kafka", "tools", Kind::Jars(&KAFKA_JARS)),
         client("kafka", "streams", Kind::Java("WordCount", &KAFKA_JARS)),
         client("kafka", "connect", Kind::Jars(&KAFKA_JARS)),
@@ -101,7 +101,7 @@ const MOTO: &str = "target/compat/moto";
 static SQS: System = System {
     name: "sqs",
     clients: &[
-        driven("sqs", "boto3", Kind::Python).quick(),
+        driven("sqs", "boto3", Kind::Python).quick().through_failovers(),
         driven("sqs", "boto3-query", Kind::Python).quick(),
         driven("sqs", "aws-cli", Kind::Python),
         driven("sqs", "aws-sdk-js", Kind::Node).quick(),
@@ -155,7 +155,7 @@ const PSTEST: Client = client("pubsub", "pstest", Kind::Go);
 static PUBSUB: System = System {
     name: "pubsub",
     clients: &[
-        driven("pubsub", "pubsub-python", Kind::Python).quick(),
+        driven("pubsub", "pubsub-python", Kind::Python).quick().through_failovers(),
         driven("pubsub", "pubsub-go", Kind::Go).quick(),
         driven("pubsub", "pubsub-node", Kind::Node),
         driven("pubsub", "pubsub-rest", Kind::Script).quick(),
@@ -212,7 +212,7 @@ static REDIS: System = System {
     name: "redis",
     clients: &[
         driven("redis", "redis-cli", Kind::Debian("redis-cli", "redis-tools")).quick(),
-        driven("redis", "redis-py", Kind::Python).quick(),
+        driven("redis", "redis-py", Kind::Python).quick().through_failovers(),
         driven("redis", "redis-py-hiredis", Kind::Python),
         driven("redis", "redis-py-asyncio", Kind::Python),
         driven("redis", "hiredis", Kind::C("/usr/include/hiredis/hiredis.h", "libhiredis-dev")),
