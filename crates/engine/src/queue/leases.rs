@@ -324,7 +324,8 @@ impl Queue {
         (entry.due_ms > now_ms).then_some(entry.attempts)
     }
 
-    /// Acknowledges a message. Returns `false` if it was already finished; a strict queue refuses that.
+    /// Acknowledges a message. Returns `false` if it was already finished; a strict queue refuses that. A lease that is
+    /// not known has expired: it was lost with a leader or in a crash, and its message is delivered again.
     pub fn ack(&mut self, offset: Offset, lease: u64, now_ms: u64) -> Result<bool, LeaseError> {
         let checked = match self.entries.entry(offset) {
             hash_map::Entry::Occupied(entry) => {
@@ -333,6 +334,7 @@ impl Queue {
             hash_map::Entry::Vacant(_) => Err(LeaseError::Gone),
         };
         match checked {
+            Err(LeaseError::Gone) if offset < self.end && !self.is_done(offset) => Err(LeaseError::Expired),
             Ok(entry) => {
                 self.count_out(offset, &entry);
                 Ok(true)
