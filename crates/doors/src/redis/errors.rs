@@ -56,9 +56,9 @@ impl From<Error> for Fail {
             ErrorKind::Denied => "NOPERM",
             // The word for which go-redis repeats a command (`shouldRetry` in its error.go), as do cluster clients.
             ErrorKind::DiskFull => "TRYAGAIN",
-            // Not `MOVED`: its address would have to be one of this protocol, and its slot one of a cluster.
-            // Redis Cluster has this word for a node that may not execute commands, and go-redis repeats it, too.
-            ErrorKind::NotLeader => "CLUSTERDOWN",
+            // Not `MOVED`: its address would have to be one of this protocol, and its slot one of a cluster. Nor
+            // `CLUSTERDOWN`, which only go-redis repeats: for this word redis-py also connects again and repeats.
+            ErrorKind::NotLeader => "LOADING",
             ErrorKind::Timeout | ErrorKind::ShuttingDown => "TRYAGAIN",
             ErrorKind::NotFound => "ERR no such key:",
             ErrorKind::Malformed
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn a_change_of_the_leader_asks_for_a_retry_unless_the_command_may_have_been_executed() {
         let fail = Fail::from(Error::not_leader("why", Some("b.example:7400")));
-        assert_eq!((&*fail.text, fail.is_full), (&b"CLUSTERDOWN why"[..], false));
+        assert_eq!((&*fail.text, fail.is_full), (&b"LOADING why"[..], false));
         let unknown = Fail::from(Error::leadership_ended());
         assert!(unknown.text.starts_with(b"ERR the leader changed"), "{:?}", unknown.text.escape_ascii());
     }

@@ -219,7 +219,8 @@ async fn say_no_leader(door: Door, stream: &mut (impl AsyncRead + AsyncWrite + U
                  Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
             )
         }
-        Door::Redis => "-CLUSTERDOWN the cluster has no leader at the moment; try again\r\n".to_owned(),
+        // The word of a Redis that has just started, for which clients connect again and repeat the command.
+        Door::Redis => "-LOADING the cluster has no leader at the moment; try again\r\n".to_owned(),
         // These clients connect again by themselves, and have no message for it before they have sent one.
         Door::Native | Door::Kafka => return,
     };

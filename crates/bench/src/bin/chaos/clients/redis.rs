@@ -108,7 +108,7 @@ async fn ask(stream: &mut BufReader<TcpStream>, command: &str) -> std::io::Resul
             stream.read_exact(&mut value).await?;
             number(String::from_utf8_lossy(&value).trim_end())
         }
-        Some(("-", error)) if error.starts_with("CLUSTERDOWN") => Answer::Refused,
+        Some(("-", error)) if error.starts_with("LOADING") => Answer::Refused,
         _ => Answer::Unknown,
     })
 }
