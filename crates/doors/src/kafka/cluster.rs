@@ -31,6 +31,13 @@ struct Node {
     info: Option<NodeInfo>,
 }
 
+impl Node {
+    /// Returns the id with the address.
+    fn at(&self) -> Option<(i32, &str, u16)> {
+        self.address.as_ref().map(|(host, port)| (self.id, host.as_str(), *port))
+    }
+}
+
 /// Converts the number of a node. Nodes are numbered from 1, and a cluster has few.
 fn id_of(node: u64) -> i32 {
     i32::try_from(node).unwrap_or(i32::MAX)
@@ -113,17 +120,22 @@ impl Cluster {
         if self.leader == NO_NODE { Code::LEADER_NOT_AVAILABLE } else { Code::NONE }
     }
 
+    /// Returns all nodes for metadata, with their addresses. Unlike Kafka, nodes that are not alive are listed until they
+    /// are removed: librdkafka discards what is not listed, and a transaction whose cached coordinator was discarded
+    /// waits until another connection changes its state (librdkafka issue 5511). Other clients try the next node.
+    pub(super) fn members(&self) -> impl Iterator<Item = (i32, &str, u16)> {
+        self.nodes.iter().filter_map(Node::at)
+    }
+
     /// Returns the nodes that clients can reach, with their addresses. As in Kafka, nodes that are not alive are not
     /// listed.
     pub(super) fn brokers(&self) -> impl Iterator<Item = (i32, &str, u16)> {
-        let alive = self.nodes.iter().filter(|node| node.is_alive);
-        alive.filter_map(|node| node.address.as_ref().map(|(host, port)| (node.id, host.as_str(), *port)))
+        self.nodes.iter().filter(|node| node.is_alive).filter_map(Node::at)
     }
 
     /// Returns the nodes that are not alive, with their addresses.
     pub(super) fn fenced(&self) -> impl Iterator<Item = (i32, &str, u16)> {
-        let fenced = self.nodes.iter().filter(|node| !node.is_alive);
-        fenced.filter_map(|node| node.address.as_ref().map(|(host, port)| (node.id, host.as_str(), *port)))
+        self.nodes.iter().filter(|node| !node.is_alive).filter_map(Node::at)
     }
 
     /// Returns the address of the leader, if it is known.

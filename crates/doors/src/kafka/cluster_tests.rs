@@ -224,7 +224,8 @@ fn caller() -> Caller {
 }
 
 /// MetadataResponse.json: `Brokers`, `ControllerId`, `LeaderEpoch`, `ReplicaNodes`, `IsrNodes`, `OfflineReplicas`.
-/// Kafka lists the brokers that are alive (`MetadataCache.getAliveBrokerNodes`).
+/// Kafka lists the brokers that are alive (`MetadataCache.getAliveBrokerNodes`). This door also lists node 3, which is
+/// not: librdkafka would discard it, and with it the coordinator of a transaction that waits for it.
 #[tokio::test]
 async fn metadata_name_the_leader_and_the_replicas_on_all_voters() {
     let world = World::new().await;
@@ -232,7 +233,8 @@ async fn metadata_name_the_leader_and_the_replicas_on_all_voters() {
     world.nodes.change(1, |node| node.lag_bytes = broker::IN_SYNC_BYTES);
     let metadata = world.metadata().await;
     let brokers: Vec<_> = metadata.brokers.iter().map(|node| (node.node_id, node.host.as_str(), node.port)).collect();
-    assert_eq!(brokers, [(1, "n1.example", 9091), (2, "n2.example", 9092), (4, "n4.example", 9094)]);
+    let hosts = ["n1.example", "n2.example", "n3.example", "n4.example"];
+    assert_eq!(brokers, [1, 2, 3, 4].map(|id| (id, hosts[id as usize - 1], 9090 + id)));
     assert_eq!(metadata.controller_id, 2);
     let [memory, disk] = &metadata.topics[..] else { panic!("{metadata:?}") };
     assert_eq!(disk.partitions.len(), 2);

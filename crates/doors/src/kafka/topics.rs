@@ -84,7 +84,7 @@ pub(super) async fn metadata(broker: &Arc<Broker>, caller: &Caller, request: Met
         ..Default::default()
     };
     MetadataResponse {
-        brokers: cluster.brokers().map(node).collect(),
+        brokers: cluster.members().map(node).collect(),
         cluster_id: Some(cluster_id(broker)),
         controller_id: cluster.leader,
         topics,
