@@ -6,12 +6,11 @@
 
 use std::error::Error;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use thalweg_client::{Acks, Client, Record, Storage, TopicName, TopicPartition, TopicSettings};
-use tokio::io::AsyncReadExt;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -82,9 +81,9 @@ async fn main() -> Outcome {
     history.add("stream", "publisher", ",\"log\":true,\"numbered\":true,\"ordered\":true")?;
     history.add("stream", "group", ",\"log\":true,\"numbered\":true")?;
     let (end, ending) = watch::channel(false);
-    tokio::spawn(async move {
-        let mut input = Vec::new();
-        tokio::io::stdin().read_to_end(&mut input).await.map_or((), drop);
+    std::thread::spawn(move || {
+        // An error ends the input, too.
+        std::io::stdin().read_to_end(&mut Vec::new()).map_or((), drop);
         end.send_replace(true);
     });
     // Each task has a client of its own, as two programs have.
