@@ -83,7 +83,7 @@ async fn main() -> Outcome {
     let (end, ending) = watch::channel(false);
     std::thread::spawn(move || {
         // An error ends the input, too.
-        std::io::stdin().read_to_end(&mut Vec::new()).map_or((), drop);
+        drop(std::io::stdin().read_to_end(&mut Vec::new()));
         end.send_replace(true);
     });
     // Each task has a client of its own, as two programs have.

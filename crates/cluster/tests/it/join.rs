@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use cluster::identity::Identity;
 use cluster::join::{Answer, Granted, JOIN_BYTES_MAX, REDIRECTS_MAX, Request, TOKEN_PREFIX, Token};
-use cluster::link::{FRAME_HEAD_BYTES, Refusal};
+use cluster::link::FRAME_HEAD_BYTES;
 use cluster::transport::Links;
 use engine::{ErrorKind, Result};
 use proptest::prelude::*;

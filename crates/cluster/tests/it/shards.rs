@@ -159,7 +159,7 @@ impl TestNode {
             }
         });
         node.threads.lock().extend([receiving, ticking]);
-        node
+        Ok(node)
     }
 
     /// Ends the node like a process that is killed: nothing more is written.

@@ -564,11 +564,11 @@ fn a_look_takes_all_of_one_group_before_the_next() {
 fn the_receipt_of_a_lease_that_was_lost_does_not_finish_its_message() {
     for is_strict in [false, true] {
         let settings = QueueSettings { is_strict, ..settings(Order::Groups) };
-        let queue = || Queue::new(settings, 0, 1, false);
+        let started = || Queue::new(settings.clone(), 0, 1, false);
         let look = |_| Look::Message(None);
-        let lost = queue().take(1, 1, 1000, look).leases[0];
+        let lost = started().take(1, 1, 1000, look).leases[0];
         // The next leader has the message, but not the lease.
-        let mut queue = queue();
+        let mut queue = started();
         assert_eq!(queue.ack(0, lost.lease, 2), Err(LeaseError::Expired), "an answer of success would be wrong");
         assert_eq!(queue.ack(1, lost.lease, 2), Err(LeaseError::Gone), "no such message");
         let again = queue.take(2, 1, 1000, look).leases[0];
