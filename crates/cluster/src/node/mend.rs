@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::{Node, Purpose, Stance, TICK, catch_up};
 
 /// Pause after an attempt to replace damaged records, and between two attempts of a leader with damage to hand over.
-const MEND_AGAIN: Duration = Duration::from_secs(30);
+const MEND_AGAIN: Duration = Duration::from_secs(5);
 /// Maximum time for what the log of this node has to be applied.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Interval at which a part of the segments is read.
@@ -32,17 +32,17 @@ pub(super) struct Mending {
     pub mended: AtomicU64,
     pub verified_bytes: AtomicU64,
     is_running: AtomicBool,
-    /// Time of the last attempt.
-    tried: Mutex<Option<Instant>>,
+    /// Leader at the last attempt, and its time.
+    tried: Mutex<Option<(NodeId, Instant)>>,
 }
 
 impl Mending {
-    /// Returns `true` if it is time for another attempt, which begins now.
-    fn is_due(&self) -> bool {
+    /// Returns `true` if it is time for another attempt, which begins now: at once if another node leads.
+    fn is_due(&self, leader: NodeId) -> bool {
         let mut tried = self.tried.lock();
-        let is_due = tried.is_none_or(|tried| tried.elapsed() > MEND_AGAIN);
+        let is_due = tried.is_none_or(|(before, at)| before != leader || at.elapsed() > MEND_AGAIN);
         if is_due {
-            *tried = Some(Instant::now());
+            *tried = Some((leader, Instant::now()));
         }
         is_due
     }
@@ -89,7 +89,7 @@ impl Node {
             return;
         }
         let damages = self.store.damages();
-        if damages.is_empty() || !self.mending.is_due() {
+        if damages.is_empty() || !self.mending.is_due(leader) {
             return;
         }
         let partitions = damages.len();

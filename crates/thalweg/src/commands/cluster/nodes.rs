@@ -192,13 +192,30 @@ pub fn leave(config: &Config, node: u64, yes: Yes, is_json: bool) -> Result {
         let address = status.known(node)?.address.clone();
         status.check_removal(node)?;
         confirm::ask(yes, &format!("Remove node {node} at {address} for good?"))?;
-        client.remove_node(node).await?;
+        remove(config, &client, node).await?;
         let text = format!(
             "node {node} at {address} has left the cluster, and its number is never given again.\nIt stops by \
              itself. Delete its data directory: it cannot come back. A new node needs an empty one."
         );
         say(is_json, json!({ "removed": node, "address": address }), &text)
     })
+}
+
+/// Removes a node. A leader that leaves may be gone before its answer: then the next one is asked.
+async fn remove(config: &Config, client: &Client, node: u64) -> Result {
+    let Err(error) = client.remove_node(node).await else { return Ok(()) };
+    if error.kind != ErrorKind::Disconnected {
+        return Err(error.into());
+    }
+    let end = Instant::now() + ELECTION_TIME_MAX;
+    while Instant::now() < end {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let Ok(client) = connect(config).await else { continue };
+        if let Ok(status) = client.describe_cluster().await {
+            return if status.known(node).is_err() { Ok(()) } else { Err(error.into()) };
+        }
+    }
+    Err(error.into())
 }
 
 pub fn replace(config: &Config, node: u64, minutes: u32, yes: Yes, is_json: bool) -> Result {

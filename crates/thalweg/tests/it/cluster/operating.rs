@@ -128,9 +128,11 @@ async fn nodes_leave_and_new_ones_join_with_tokens_that_work_once() {
 async fn the_user_of_any_node_administers_the_cluster_whichever_leads() {
     let cluster = Cluster::with(3, &["auth=required", "authorization=true", "users=root:r00t"]).await;
     for leader in [1, 2, 3] {
-        // The last node that led has its token as well as the others.
-        let moved = cluster.on(leader, &["cluster", "transfer", &leader.to_string()]);
-        moved.ok();
+        // A node fetches the token of the others' leader a moment after its election.
+        until("the transfer", async || {
+            cluster.on(leader, &["cluster", "transfer", &leader.to_string()]).code == Some(0)
+        })
+        .await;
         for node in [1, 2, 3] {
             let mut status = None;
             until("the token of the new leader", async || {
