@@ -105,7 +105,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         usage: "compat cluster [client..]",
-        about: "Kill leaders of a cluster under clients' load, and check it (--kills 20, --one, --release, --json FILE)",
+        about: "Kill leaders under the load of clients, and check it (--kills 20, --one, --release, --json FILE)",
         run: compat::run,
     },
     Command {

@@ -2,7 +2,7 @@
 //! never sent: the client derives from them what the broker stores. The secret of an access key is sent, since the
 //! broker verifies signatures with it.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use bytes::{Buf, BufMut, BytesMut};
 use engine::security::{

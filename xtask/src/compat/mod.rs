@@ -27,7 +27,8 @@ pub fn run(args: &[&str]) -> Outcome {
         _ => {
             let names: Vec<&str> = SYSTEMS.iter().map(|system| system.name).collect();
             Err(format!(
-                "the arguments are batches, cluster, or one of {} with clients and options: compat/*/README.md lists them",
+                "the arguments are batches, cluster, or one of {} with clients and options: compat/*/README.md lists \
+                 them",
                 names.join(", ")
             ))
         }

@@ -5,8 +5,8 @@
 //! entries, which have no effect a second time: the log that follows may overlap with what was fetched. A catch-up that
 //! breaks off has only added committed records.
 //!
-//! The leader goes on meanwhile. Records that it appends after its list are not sent: they come with the log. Of records
-//! that it deletes it says so, and the node begins after them: the deletion is in the log that follows.
+//! The leader goes on meanwhile. Records that it appends after its list are not sent: they come with the log. It says
+//! which records it has deleted, and the node begins after them: the deletion is in the log that follows.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

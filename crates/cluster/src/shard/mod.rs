@@ -46,7 +46,7 @@ const ENTRY_ROWS_MAX: usize = 4000;
 const ENTRY_BYTES_MAX: usize = 3 << 20;
 
 /// Pause of a node that follows after it has applied what is committed: it takes many small entries at a time, and its
-/// processor is free for the next ones. Whoever leads next waits at most this much longer.
+/// processor is free for the next ones. An elected node serves at most this much later.
 const APPLY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Clock that goes on while the machine sleeps, in ns from any origin.

@@ -1,7 +1,7 @@
 //! Bytes of one lane on their way to another node.
 //!
-//! A small part is written by the thread that sends it if nothing waits before it, so that a single record is on its way
-//! without another thread. Everything else is written by the task of the lane.
+//! A small part is written by the thread that sends it if nothing waits before it, so that no other thread has to wake
+//! for a single record. Everything else is written by the task of the lane.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -120,9 +120,10 @@ impl Cluster {
         if self.leader == NO_NODE { Code::LEADER_NOT_AVAILABLE } else { Code::NONE }
     }
 
-    /// Returns all nodes for metadata, with their addresses. Unlike Kafka, nodes that are not alive are listed until they
-    /// are removed: librdkafka discards what is not listed, and a transaction whose cached coordinator was discarded
-    /// waits until another connection changes its state (librdkafka issue 5511). Other clients try the next node.
+    /// Returns all nodes for metadata, with their addresses. Unlike Kafka, nodes that are not alive are listed until
+    /// they are removed: librdkafka discards what is not listed, and a transaction whose cached coordinator was
+    /// discarded waits until another connection changes its state (librdkafka issue 5511). Other clients try the next
+    /// node.
     pub(super) fn members(&self) -> impl Iterator<Item = (i32, &str, u16)> {
         self.nodes.iter().filter_map(Node::at)
     }

@@ -401,7 +401,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Checks an entry that is to follow so many queued bytes. No error means that there is no room.
+    /// Checks an entry that is to follow `queued` bytes. No error means that there is no room.
     fn check(&self, entry: &Entry, queued: usize) -> Result<(), Option<Error>> {
         let largest = self.shared.file_bytes - 5 * PAGE_BYTES;
         if entry.body.len() as u64 > largest {

@@ -342,7 +342,8 @@ mod tests {
 
     fn got(stream: &str, reader: &str, id: u64, number: u64) -> String {
         format!(
-            r#"{{"op":"got","stream":"{stream}","reader":"{reader}","lane":"0","id":"{id}","producer":"p","number":{number}}}"#
+            r#"{{"op":"got","stream":"{stream}","reader":"{reader}","lane":"0","id":"{id}","producer":"p",{}}}"#,
+            format_args!(r#""number":{number}"#)
         )
     }
 

@@ -14,7 +14,7 @@ use crate::network::{Network, Outcome, call};
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
-/// Size of the file system of each node's data, if each has its own. It is small, so that a node needs more of it often.
+/// Size of the file system of each node's data, if each has its own: small, so that a node often needs more of it.
 const DATA_BYTES: &str = "size=192m";
 /// Doors of a node, with the digit of their ports.
 const DOORS: [(&str, u16); 4] = [("native", 1), ("http", 2), ("kafka", 3), ("redis", 4)];
@@ -24,8 +24,8 @@ const JOIN_TRIES: usize = 50;
 const DEFECTS: [&str; 2] = ["panicked at", "something still holds the broker"];
 const TRY_EVERY: Duration = Duration::from_millis(200);
 
-/// Nodes of a round, each at a place that has an address and a disk: 1, 2 and so on. A node that was replaced has another
-/// number than its place. Dropping it kills the processes, and unmounts their data.
+/// Nodes of a round, each at a place that has an address and a disk: 1, 2 and so on. A node that was replaced has
+/// another number than its place. Dropping it kills the processes, and unmounts their data.
 pub struct Nodes {
     program: String,
     folder: PathBuf,

@@ -59,7 +59,8 @@ pub struct Finished {
 impl Finished {
     pub fn summary(&self) -> String {
         format!(
-            "{} faults, {} kills, {} cuts, {} changes, {} of {} native records acknowledged, {} events, {} violations, {:.0} s, {}",
+            "{} faults, {} kills, {} cuts, {} changes, {} of {} native records acknowledged, {} events, {} violations, \
+             {:.0} s, {}",
             self.hits.len(),
             self.hits.iter().map(|hit| hit.kills).sum::<u64>(),
             self.hits.iter().map(|hit| hit.cuts).sum::<u64>(),
@@ -144,8 +145,8 @@ impl Totals {
             let Kind { hits, kills, cuts, changes, stalls, recoveries } = kind;
             let (stall, recovery) = (quantiles(stalls), quantiles(recoveries));
             lines += &format!(
-                "   {name:<18} {hits:>4} faults, {kills:>4} kills, {cuts:>4} cuts, {changes:>3} changes; stall {stall}; \
-                 recovery {recovery}\n"
+                "   {name:<18} {hits:>4} faults, {kills:>4} kills, {cuts:>4} cuts, {changes:>3} changes; \
+                 stall {stall}; recovery {recovery}\n"
             );
         }
         lines

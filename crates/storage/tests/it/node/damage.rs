@@ -50,7 +50,8 @@ fn damaged_records_are_found_and_replaced_by_those_of_another_node() {
     let log = follower.store.topics()[0].partitions[stream as usize].clone();
     let end = topic.partitions[stream as usize].extent().end;
     assert_eq!(wanted, [Wanted { stream, from: 0, to: end }]);
-    follower.fetch(&leader, &[Wanted { to: end / 2, ..wanted[0] }]);
+    let some = leader.store.read_rows(stream, 0..end, 1).expect("readable");
+    follower.fetch(&leader, &[Wanted { to: some[0].next_offset(), ..wanted[0] }]);
     assert!(log.clone().read(0, 1).is_err_and(|error| error.kind == ErrorKind::Busy));
     let owner = Arc::new(OfLog(log.clone()));
     let batch = batch_at("t", stream as usize, log.end(), 1);
