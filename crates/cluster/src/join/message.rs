@@ -89,11 +89,19 @@ impl Request {
             token: fields.text(TOKEN_BYTES_MAX)?,
             advertise: fields.text(ADDRESS_BYTES_MAX)?,
             program: fields.text(TEXT_BYTES_MAX)?,
-            format: if fields.is_empty() { 1 } else { fields.u32()? },
+            format: if fields.is_empty() { 1 } else { later_format(fields.u32()?)? },
         };
         fields.end()?;
         Ok(request)
     }
+}
+
+/// Checks a format that a request names: format 1 is that of a request without one.
+fn later_format(format: u32) -> Result<u32> {
+    if format < 2 {
+        return Err(Error::malformed(format!("a request names no format {format}")));
+    }
+    Ok(format)
 }
 
 impl Answer {

@@ -42,6 +42,8 @@ fn store_settings() -> StoreSettings {
         journal: JournalSettings {
             file_bytes: 1 << 20,
             first_file_bytes: 256 << 10,
+            // The journal has to hold what publishers may have queued, 64 MiB, and what is not settled yet.
+            files_max: 160,
             through_bytes_min: usize::MAX,
             ..JournalSettings::default()
         },

@@ -184,10 +184,10 @@ fn settled(events: &[&Event], found: &mut Findings) {
     for event in events {
         match event {
             Event::Settled { lane, id, .. } => drop(settled.insert((lane.as_str(), id.as_str()))),
-            Event::Got { reader, lane, id, producer, number, .. } if reader != FINAL => {
-                if settled.contains(&(lane.as_str(), id.as_str())) {
-                    found.add("received after its acknowledgement", shown((producer, *number)));
-                }
+            Event::Got { reader, lane, id, producer, number, .. }
+                if reader != FINAL && settled.contains(&(lane.as_str(), id.as_str())) =>
+            {
+                found.add("received after its acknowledgement", shown((producer, *number)));
             }
             _ => {}
         }
