@@ -56,11 +56,6 @@ fn prepare(step: &mut Step) -> Outcome {
                     step.calls.push(call.within(COMPAT_LIMIT));
                 }
             }
-            let clients = compat::quick_cluster();
-            if !clients.is_empty() {
-                let call = Call::line("cargo xtask compat cluster --kills 2").args(clients);
-                step.calls.push(call.within(COMPAT_LIMIT));
-            }
             if step.calls.is_empty() {
                 return Err("no client is installed, and there is no network to download one".into());
             }

@@ -9,7 +9,6 @@ mod report;
 mod suite;
 mod systems;
 
-pub use cluster::quick as quick_cluster;
 pub use suite::quick;
 
 use crate::run::Outcome;

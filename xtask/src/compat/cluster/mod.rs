@@ -34,8 +34,6 @@ const PAUSE: std::ops::Range<u64> = 300..1800;
 /// Node that is never killed with `--one`.
 const SPARED: u64 = NODES;
 const FOLDER: &str = "target/compat/cluster";
-/// Clients for a short run: their programs start and end within seconds.
-const QUICK: [&str; 2] = ["confluent-kafka", "redis-py"];
 
 /// Client under load: one of a registry, or this project's own.
 #[derive(Clone, Copy)]
@@ -80,19 +78,6 @@ impl Under {
             Self::Native => Call::new(format!("{}/examples/failover", options.built())),
         }
     }
-}
-
-/// Returns the clients of a short run that are available here. Prints the missing parts of the others.
-pub fn quick() -> Vec<&'static str> {
-    let clients = SYSTEMS.iter().flat_map(|system| system.clients).filter(|client| QUICK.contains(&client.name));
-    let is_available = |client: &&Client| match client.fetch() {
-        Ok(()) => true,
-        Err(why) => {
-            println!("== without {}: {why}", client.name);
-            false
-        }
-    };
-    clients.filter(is_available).map(|client| client.name).collect()
 }
 
 struct Options {
