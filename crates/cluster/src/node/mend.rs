@@ -21,8 +21,12 @@ const MEND_AGAIN: Duration = Duration::from_secs(5);
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Interval at which a part of the segments is read.
 const VERIFY_EVERY: Duration = Duration::from_secs(1);
+/// Pause after all segments have been read.
+const VERIFY_AGAIN: Duration = Duration::from_secs(600);
 /// Bytes that are read at a time.
 const VERIFY_BYTES: usize = 1 << 20;
+/// Maximum number of partitions that are looked at in a second, since each look passes over all of them.
+const VERIFY_PARTITIONS: usize = 256;
 
 /// State of the work on damaged records.
 #[derive(Default)]
@@ -37,14 +41,16 @@ pub(super) struct Mending {
 }
 
 impl Mending {
-    /// Returns `true` if it is time for another attempt, which begins now: at once if another node leads.
-    fn is_due(&self, leader: NodeId) -> bool {
+    /// Returns `true` if it is time for another attempt, which begins now: at once if another node leads. One that has
+    /// just begun to lead waits, so that the one before it can fetch: both may have damage.
+    fn is_due(&self, leader: NodeId, own: NodeId) -> bool {
         let mut tried = self.tried.lock();
-        let is_due = tried.is_none_or(|(before, at)| before != leader || at.elapsed() > MEND_AGAIN);
-        if is_due {
+        let is_new = tried.is_none_or(|(before, _)| before != leader);
+        let is_again = tried.is_some_and(|(_, at)| at.elapsed() > MEND_AGAIN);
+        if is_new || is_again {
             *tried = Some((leader, Instant::now()));
         }
-        is_due
+        if is_new { leader != own } else { is_again }
     }
 }
 
@@ -63,6 +69,9 @@ impl Node {
                 let Some(node) = weak.upgrade().filter(|node| !node.is_stopped.load(Ordering::Acquire)) else { return };
                 let read = tokio::task::spawn_blocking(move || node.verify_some(at, per_s)).await;
                 at = read.unwrap_or_default();
+                if at == (0, 0) {
+                    tokio::time::sleep(VERIFY_AGAIN).await;
+                }
             }
         });
     }
@@ -70,7 +79,10 @@ impl Node {
     /// Reads about this many bytes of the segments, or up to the end of the last one. Returns where to continue.
     fn verify_some(&self, mut at: (u64, u64), bytes_max: u64) -> (u64, u64) {
         let mut read = 0;
-        while read < bytes_max && !self.is_stopped.load(Ordering::Acquire) {
+        for _ in 0..VERIFY_PARTITIONS {
+            if read >= bytes_max || self.is_stopped.load(Ordering::Acquire) {
+                break;
+            }
             let (next, bytes) = self.store.verify(at, VERIFY_BYTES.min(bytes_max as usize));
             read += bytes;
             at = next;
@@ -89,7 +101,7 @@ impl Node {
             return;
         }
         let damages = self.store.damages();
-        if damages.is_empty() || !self.mending.is_due(leader) {
+        if damages.is_empty() || !self.mending.is_due(leader, self.own) {
             return;
         }
         let partitions = damages.len();
