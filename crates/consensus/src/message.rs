@@ -164,6 +164,30 @@ impl Message {
         }
     }
 
+    /// Adds the message to a list. An append whose entries have more bytes together becomes several, each of which
+    /// follows the one before: the engine merges messages, whatever the size of their entries is.
+    pub(crate) fn push_split(self, bytes_max: u64, messages: &mut Vec<Self>) {
+        let Self { from, to, term, kind } = self;
+        let Kind::Append { mut prev, commit, entries } = kind else {
+            return messages.push(Self { from, to, term, kind });
+        };
+        let mut rest = entries.into_iter().peekable();
+        loop {
+            let mut bytes = 0;
+            let mut entries = Vec::with_capacity(rest.len());
+            while let Some(entry) = rest.next_if(|entry| bytes == 0 || bytes + bytes_of(entry) <= bytes_max) {
+                bytes += bytes_of(&entry);
+                entries.push(entry);
+            }
+            let last = entries.last().map(|entry| entry.position);
+            messages.push(Self { from, to, term, kind: Kind::Append { prev, commit, entries } });
+            match last {
+                Some(last) if rest.len() > 0 => prev = last,
+                _ => return,
+            }
+        }
+    }
+
     /// Returns `true` if the parts of the message fit together. A message that does not comes from no correct node.
     pub(crate) fn is_consistent(&self) -> bool {
         match &self.kind {
@@ -199,11 +223,21 @@ pub(crate) fn ticket(context: &[u8]) -> Option<ReadTicket> {
     ticket_of(context)
 }
 
+/// Bytes of an entry beside its records.
+const ENTRY_HEAD_BYTES: usize = 12;
+
 /// Returns the bytes that an entry adds to a message.
 pub(crate) fn size(entry: &RaftEntry) -> u64 {
-    /// Bytes of an entry beside its records.
-    const HEAD_BYTES: usize = 12;
-    u64::from(entry.body_bytes) + (entry.data.len() + HEAD_BYTES) as u64
+    u64::from(entry.body_bytes) + (entry.data.len() + ENTRY_HEAD_BYTES) as u64
+}
+
+/// Returns the bytes that an entry adds to a message, without those of a change of members, which are few.
+fn bytes_of(entry: &Entry) -> u64 {
+    let records = match entry.body {
+        Body::Block(bytes) => bytes.get(),
+        Body::Empty | Body::Members(_) => 0,
+    };
+    u64::from(records) + ENTRY_HEAD_BYTES as u64
 }
 
 /// Returns an entry that the leader appends; the engine sets its position.
@@ -292,6 +326,32 @@ mod tests {
 
     fn position(term: Term, index: Index) -> Position {
         Position { term, index }
+    }
+
+    #[test]
+    fn a_large_append_becomes_several_that_follow_each_other() {
+        let block = |index, bytes| Entry {
+            position: position(3, index),
+            body: NonZeroU32::new(bytes).map_or(Body::Empty, Body::Block),
+        };
+        // The third is larger than a message alone.
+        let entries = [(5, 400), (6, 400), (7, 5000), (8, 0), (9, 900), (10, 100)].map(|(at, bytes)| block(at, bytes));
+        let append = |prev, entries: &[Entry]| Message {
+            from: 1,
+            to: 2,
+            term: 3,
+            kind: Kind::Append { prev, commit: 4, entries: entries.to_vec() },
+        };
+        let mut messages = Vec::new();
+        append(position(2, 4), &entries).push_split(1000, &mut messages);
+        let parts = [(position(2, 4), 0..2), (position(3, 6), 2..3), (position(3, 7), 3..5), (position(3, 9), 5..6)];
+        assert_eq!(messages, parts.map(|(prev, part)| append(prev, &entries[part])));
+        // Without entries it still says what is committed.
+        for whole in [append(position(2, 4), &[]), append(position(2, 4), &entries[..2])] {
+            messages.clear();
+            whole.clone().push_split(1000, &mut messages);
+            assert_eq!(messages, [whole]);
+        }
     }
 
     fn kinds() -> Vec<Kind> {

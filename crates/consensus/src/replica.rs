@@ -455,6 +455,9 @@ impl Replica {
         output.committed = self.node.raft.raft_log.committed;
         output.applied = self.node.raft.raft_log.applied;
         self.note_role(&mut output);
+        let bytes_max = self.settings.append_bytes_max;
+        let messages = std::mem::take(&mut output.messages);
+        messages.into_iter().for_each(|message| message.push_split(bytes_max, &mut output.messages));
         self.stamp(&mut output.messages);
         output.lease = self.lease_until();
         output

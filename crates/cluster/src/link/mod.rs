@@ -32,10 +32,8 @@
 pub(crate) mod fields;
 mod frame;
 pub(crate) mod part;
-mod split;
 
 pub(crate) use fields::Fields;
 pub use frame::{FRAME_BYTES_MAX, FRAME_HEAD_BYTES, Frame, Hello, Purpose, Refusal, Spliced, VERSION};
 pub(crate) use frame::{REFUSAL, TEXT_BYTES_MAX, checked_length, head, put_text};
 pub use part::{Block, Part, Row};
-pub use split::split;

@@ -49,9 +49,9 @@ const REMOVE: u8 = 2;
 const ROW_HEAD_BYTES: u32 = 17;
 
 /// Bytes of a part before the fields of its kind.
-pub(super) const PART_HEAD_BYTES: usize = 11;
+const PART_HEAD_BYTES: usize = 11;
 /// Bytes of an append before its entries.
-pub(super) const APPEND_HEAD_BYTES: usize = POSITION_BYTES + 8 + 4;
+const APPEND_HEAD_BYTES: usize = POSITION_BYTES + 8 + 4;
 const POSITION_BYTES: usize = 16;
 
 /// Row of the journal: one entry of a partition or of the catalog.
@@ -129,7 +129,7 @@ impl Part {
 }
 
 /// Returns the size of an entry in a frame, with the bodies of its rows.
-pub(super) fn entry_bytes(entry: &Entry) -> usize {
+fn entry_bytes(entry: &Entry) -> usize {
     9 + match &entry.body {
         Body::Empty => 0,
         Body::Block(size) => 2 + size.get() as usize,

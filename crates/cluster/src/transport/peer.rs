@@ -11,7 +11,7 @@ use super::Receiver;
 use super::outgoing::{AT_ONCE_BYTES_MAX, Outgoing};
 use super::queue::{Dropped, Lane, Queue};
 use super::stats::PeerStats;
-use crate::link::{Part, Refusal};
+use crate::link::{FRAME_BYTES_MAX, Part, Refusal};
 
 /// Connections of a link: one for each lane and direction.
 const ALL: u8 = 0b1111;
@@ -204,8 +204,8 @@ impl Peer {
             Ok(()) => return,
             Err(Dropped::NotConnected) => &self.counts.disconnected_drops,
             Err(Dropped::Full) => &self.counts.full_drops,
-            Err(Dropped::TooLarge(why)) => {
-                tracing::error!(node = self.node, why, "a message was not sent");
+            Err(Dropped::TooLarge(bytes)) => {
+                tracing::error!(node = self.node, bytes, bytes_max = FRAME_BYTES_MAX, "a message was not sent");
                 &self.counts.too_large_drops
             }
         };

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::link::{FRAME_BYTES_MAX, Part, split};
+use crate::link::{FRAME_BYTES_MAX, Part};
 
 /// Maximum bytes of waiting parts with entries, for one peer. One message that is larger is possible if nothing else
 /// waits.
@@ -96,19 +96,13 @@ impl Queue {
         self.lane
     }
 
-    /// Adds a part, or says why it was dropped. An append that is larger than a frame becomes several parts. The caller
-    /// has it written.
+    /// Adds a part, or says why it was dropped. The caller has it written.
     pub fn push(&self, part: Part) -> Result<(), Dropped> {
         let bytes = part.encoded_bytes();
-        if bytes <= FRAME_BYTES_MAX {
-            let mut state = self.state.lock();
-            let is_first = state.bytes == 0;
-            return state.push(self.lane, is_first, bytes, part);
+        if bytes > FRAME_BYTES_MAX {
+            return Err(Dropped::TooLarge(bytes));
         }
-        let parts = split(part, FRAME_BYTES_MAX).map_err(|error| Dropped::TooLarge(error.message))?;
-        let mut state = self.state.lock();
-        let is_first = state.bytes == 0;
-        parts.into_iter().try_for_each(|part| state.push(self.lane, is_first, part.encoded_bytes(), part))
+        self.state.lock().push(self.lane, bytes, part)
     }
 
     /// Takes the parts of the next frame; none if nothing waits.
@@ -157,18 +151,18 @@ impl Taken {
 pub(super) enum Dropped {
     NotConnected,
     Full,
-    /// One entry is larger than a frame.
-    TooLarge(String),
+    /// A part of this many bytes is larger than a frame.
+    TooLarge(usize),
 }
 
 impl State {
-    /// Adds a part if there is room, or if it `is_first`: of a message that nothing waits before.
-    fn push(&mut self, lane: Lane, is_first: bool, encoded_bytes: usize, part: Part) -> Result<(), Dropped> {
+    /// Adds a part if there is room, or if nothing waits.
+    fn push(&mut self, lane: Lane, encoded_bytes: usize, part: Part) -> Result<(), Dropped> {
         let bytes = encoded_bytes + PART_OVERHEAD_BYTES;
         if !self.is_open {
             return Err(Dropped::NotConnected);
         }
-        if !is_first && self.bytes + bytes > lane.bytes_max() {
+        if self.bytes > 0 && self.bytes + bytes > lane.bytes_max() {
             return Err(Dropped::Full);
         }
         self.bytes += bytes;

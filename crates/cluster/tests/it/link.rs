@@ -3,9 +3,7 @@
 use std::num::NonZeroU32;
 
 use bytes::{Bytes, BytesMut};
-use cluster::link::{
-    Block, FRAME_BYTES_MAX, FRAME_HEAD_BYTES, Frame, Hello, Part, Purpose, Refusal, Row, Spliced, split,
-};
+use cluster::link::{Block, FRAME_BYTES_MAX, FRAME_HEAD_BYTES, Frame, Hello, Part, Purpose, Refusal, Row, Spliced};
 use consensus::{Body, Change, Entry, Kind, Members, Message, Point, Position, Step};
 use engine::shard::ShardId;
 use engine::{ErrorKind, Result};
@@ -127,38 +125,6 @@ proptest! {
         prop_assert_eq!(FRAME_HEAD_BYTES + bytes, encode(&frame).len());
     }
 
-    /// The parts of a message say together what it says, and each follows the one before.
-    #[test]
-    fn a_split_append_is_the_same_in_parts(frame in parts(), bytes_max in 40..400_usize) {
-        let Frame::Parts(parts) = frame else { unreachable!("parts") };
-        for part in parts {
-            let Ok(pieces) = split(part.clone(), bytes_max) else {
-                prop_assert!(part.encoded_bytes() > bytes_max);
-                continue;
-            };
-            prop_assert!(pieces.iter().all(|piece| piece.encoded_bytes() <= bytes_max));
-            if let [whole] = &pieces[..] {
-                prop_assert_eq!(whole, &part);
-                continue;
-            }
-            let Kind::Append { mut prev, commit, entries } = part.message.kind else { unreachable!("an append") };
-            let (mut of_pieces, mut blocks) = (Vec::new(), Vec::new());
-            for piece in pieces {
-                // What is received is what was split.
-                let sent = Frame::Parts(vec![piece.clone()]);
-                prop_assert_eq!(decode(&encode(&sent), true), Ok(sent));
-                let Kind::Append { prev: at, commit: of_piece, entries } = piece.message.kind else {
-                    unreachable!("an append")
-                };
-                prop_assert_eq!((at, of_piece), (prev, commit));
-                prev = entries.last().expect("an entry").position;
-                of_pieces.extend(entries);
-                blocks.extend(piece.blocks);
-            }
-            prop_assert_eq!((of_pieces, blocks), (entries, part.blocks));
-        }
-    }
-
     /// A part ends where its fields end, so a cut between two parts is a shorter frame.
     #[test]
     fn a_frame_that_is_cut_is_refused_or_has_fewer_parts(frame in parts(), cut in any::<prop::sample::Index>()) {
@@ -194,18 +160,6 @@ fn nodes_say_who_they_are() {
     }
     let early = encode(&Frame::Parts(Vec::new()));
     assert_eq!(decode(&early, false).expect_err("before the hello").kind, ErrorKind::Malformed);
-}
-
-#[test]
-fn an_entry_that_is_larger_than_a_frame_is_refused() {
-    let block = Block::new(vec![Row::new(EntryKind::Batch, 7, Bytes::from(vec![1; 1000]))]).expect("a row");
-    let entries = vec![Entry { position: Position { term: 1, index: 2 }, body: Body::Block(block.size()) }];
-    let kind = Kind::Append { prev: Position { term: 1, index: 1 }, commit: 1, entries };
-    let message = Message { from: FROM, to: TO, term: 1, kind };
-    let part = Part { shard: ShardId::FIRST, message, blocks: vec![block] };
-    let refused = split(part, 1000).expect_err("too large");
-    assert_eq!(refused.kind, ErrorKind::TooLarge);
-    assert!(refused.message.contains("the entry 2"), "{refused}");
 }
 
 #[test]

@@ -42,8 +42,6 @@ fn store_settings() -> StoreSettings {
         journal: JournalSettings {
             file_bytes: 1 << 20,
             first_file_bytes: 256 << 10,
-            // The journal has to hold what publishers may have queued, 64 MiB, and what is not settled yet.
-            files_max: 160,
             through_bytes_min: usize::MAX,
             ..JournalSettings::default()
         },
@@ -526,6 +524,21 @@ fn fill_memory(leads: &TestNode) {
         if i % 100 == 0 {
             cell.wait(end).expect("committed");
         }
+    }
+    cell.wait(end).expect("committed");
+}
+
+/// Publishers may queue 64 MiB, and the journals here have 16 MiB.
+#[test]
+fn a_journal_smaller_than_the_queue_of_its_shard_goes_on() {
+    let mut site = Site::new();
+    let nodes = site.start_three();
+    let (leads, _) = leader(&nodes);
+    let long = "x".repeat(64 << 10);
+    let cell = Cell::new(create(&leads, "big").partitions[0].clone());
+    let mut end = 0;
+    for _ in 0..2000 {
+        end = eventually("no room", || cell.append(&long).ok());
     }
     cell.wait(end).expect("committed");
 }

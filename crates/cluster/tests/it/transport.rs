@@ -94,24 +94,15 @@ fn a_part_for_a_node_that_is_not_connected_is_dropped_and_counted() {
 }
 
 #[test]
-fn a_large_append_arrives_in_parts() {
+fn a_part_that_is_larger_than_a_frame_is_dropped_and_counted() {
     let all = Nodes::connected(2);
-    let sent = append(1, 2, 4, &[8 << 20, 8 << 20, 8 << 20, 100]);
-    assert!(sent.encoded_bytes() > FRAME_BYTES_MAX);
-    all.nodes[0].transport.send(2, sent.clone());
-    let Kind::Append { entries: wanted, mut prev, .. } = sent.message.kind else { unreachable!("an append") };
-    let (mut entries, mut blocks, mut parts) = (Vec::new(), Vec::new(), 0);
-    while entries.len() < 4 {
-        for part in all.nodes[1].received() {
-            let Kind::Append { prev: at, entries: of_part, .. } = part.message.kind else { unreachable!("an append") };
-            assert_eq!(at, prev);
-            prev = of_part.last().expect("an entry").position;
-            entries.extend(of_part);
-            blocks.extend(part.blocks);
-            parts += 1;
-        }
-    }
-    assert_eq!((entries, blocks, parts), (wanted, sent.blocks, 2));
+    let too_large = append(1, 2, 4, &[8 << 20, 8 << 20, 8 << 20, 100]);
+    assert!(too_large.encoded_bytes() > FRAME_BYTES_MAX);
+    all.nodes[0].transport.send(2, too_large);
+    assert_eq!(all.nodes[0].peer(2).too_large_drops, 1);
+    // The connection stays.
+    all.nodes[0].transport.send(2, append(1, 2, 4, &[100]));
+    assert_eq!(all.nodes[1].received(), [append(1, 2, 4, &[100])]);
 }
 
 #[test]
