@@ -1,7 +1,8 @@
 //! `cargo xtask chaos`: a cluster of processes under faults from seeds, with clients whose histories are checked.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::built;
 use crate::run::{Call, Outcome, root};
 
 const MINUTES: &str = "10";
@@ -11,11 +12,8 @@ const FOLDER: &str = "target/chaos";
 
 pub fn run(args: &[&str]) -> Outcome {
     let options = Options::read(args)?;
-    let profile: &[&str] = if options.is_release { &["--release"] } else { &[] };
-    // Together, so that both use the same builds of their dependencies.
-    let build = Call::line("cargo build --quiet --package thalweg --bin thalweg --package thalweg-bench --bin chaos");
-    build.args(profile.iter().copied()).run()?;
-    options.call(&target()?).run()
+    let programs = built::build(&["thalweg", "thalweg-bench"], options.is_release)?;
+    options.call(&programs).run()
 }
 
 struct Options<'a> {
@@ -94,11 +92,10 @@ impl<'a> Options<'a> {
     }
 
     /// Returns the call of the program, with the broker from the same folder of built programs.
-    fn call(&self, target: &Path) -> Call {
+    fn call(&self, programs: &Path) -> Call {
         let build = if self.is_release { "release" } else { "debug" };
-        let built = target.join(build);
-        let call = Call::new(built.join("chaos").display().to_string());
-        let call = call.arg("--program").arg(built.join("thalweg").display().to_string());
+        let call = Call::new(programs.join("chaos").display().to_string());
+        let call = call.arg("--program").arg(programs.join("thalweg").display().to_string());
         let folder = root().join(FOLDER).display().to_string();
         let call = call.args(["--folder", &folder, "--minutes", self.minutes, "--seed", self.seed]);
         let call = call.args(["--nodes", self.nodes, "--pace", self.pace, "--build", build]);
@@ -106,13 +103,6 @@ impl<'a> Options<'a> {
         let flags = [(self.is_loopback, "--loopback"), (self.is_fresh, "--fresh")];
         call.args(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag))
     }
-}
-
-/// Returns the folder of built programs.
-fn target() -> Outcome<PathBuf> {
-    let metadata = Call::line("cargo metadata --format-version 1 --no-deps").output()?;
-    let metadata: serde_json::Value = serde_json::from_str(&metadata).map_err(|e| format!("cargo metadata: {e}"))?;
-    metadata["target_directory"].as_str().map(Into::into).ok_or_else(|| "cargo names no target directory".to_owned())
 }
 
 #[cfg(test)]
@@ -137,7 +127,7 @@ mod tests {
             "dense",
         ])
         .expect("valid");
-        let shown = options.call(Path::new("target")).to_string();
+        let shown = options.call(Path::new("target/debug")).to_string();
         assert!(shown.starts_with("target/debug/chaos --program target/debug/thalweg "), "{shown}");
         assert!(shown.ends_with("--seed 7 --nodes 5 --pace dense --build debug --loopback --fresh"), "{shown}");
     }

@@ -1,13 +1,11 @@
 //! `cargo xtask ci`: all checks that have to pass before a change lands, cheapest first.
 
+use std::num::NonZero;
 use std::time::{Duration, Instant};
 
 use crate::run::{Call, Outcome};
-use crate::{compat, deny, fuzz};
+use crate::{built, compat, deny};
 
-/// Inputs and seed of each fuzz target here: its seeds and similar inputs, the same ones on every machine. New inputs
-/// are searched by hand.
-const FUZZ: &str = "cargo xtask fuzz all 2000x 1";
 /// Seeds of the simulation of a shard's nodes.
 const SIMULATED_SEEDS: u32 = 100_000;
 /// Short run of a cluster whose processes are killed and paused, with a seed that is always the same.
@@ -26,23 +24,34 @@ struct Step {
 fn steps() -> Vec<Step> {
     let step = |name, lines: &[&str]| Step { name, calls: lines.iter().map(|line| Call::line(line)).collect() };
     vec![
-        step("fmt", &["cargo fmt --all --check -- -l", "cargo fmt --manifest-path fuzz/Cargo.toml --check -- -l"]),
+        step("fmt", &["cargo fmt --all --check -- -l"]),
         step("tidy", &["cargo xtask tidy"]),
         step("deny", &[]),
         step("clippy", &["cargo clippy --workspace --all-targets -- -D warnings"]),
         Step {
             name: "docs",
-            calls: vec![
-                Call::line("cargo doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings"),
-                Call::line("cargo xtask docs --check"),
-            ],
+            calls: vec![Call::line("cargo doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings")],
         },
-        step("test", &["cargo test --workspace"]),
+        Step { name: "build", calls: vec![built::with_tests(), with_built("cargo xtask docs --check")] },
+        Step {
+            name: "test",
+            calls: vec![Call::line("cargo test --workspace").env("RUST_TEST_THREADS", test_threads())],
+        },
         step("simulate", &[&format!("cargo xtask simulate {SIMULATED_SEEDS}")]),
-        step("chaos", &[CHAOS]),
+        Step { name: "chaos", calls: vec![with_built(CHAOS)] },
         step("compat", &[]),
-        step("fuzz", &[FUZZ]),
     ]
+}
+
+/// Returns the number of tests that run at the same time: two per core, because most of them wait half of their time.
+fn test_threads() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    (2 * cores).to_string()
+}
+
+/// Returns a command that uses the programs of the step "build".
+fn with_built(line: &str) -> Call {
+    built::use_built(Call::line(line))
 }
 
 /// Prepares a step just before it runs, if it has further requirements. An error names what is missing.
@@ -52,7 +61,7 @@ fn prepare(step: &mut Step) -> Outcome {
             for system in COMPAT {
                 let clients = compat::quick(system);
                 if !clients.is_empty() {
-                    let call = Call::line("cargo xtask compat").args([system, "--jobs", "4"]).args(clients);
+                    let call = with_built("cargo xtask compat").args([system, "--jobs", "4"]).args(clients);
                     step.calls.push(call.within(COMPAT_LIMIT));
                 }
             }
@@ -64,7 +73,6 @@ fn prepare(step: &mut Step) -> Outcome {
             Some(missing) => return Err(missing.into()),
             None => step.calls = deny::calls(),
         },
-        "fuzz" => fuzz::missing(is_ci()).map_or(Ok(()), |missing| Err(missing.to_owned()))?,
         _ => {}
     }
     Ok(())
@@ -99,11 +107,6 @@ fn carry_out(step: &Step) -> Outcome<Duration> {
     }
     println!("== {}: passed in {}", step.name, shown(begin.elapsed()));
     Ok(begin.elapsed())
-}
-
-/// Returns `true` on a CI machine, which may be changed: missing programs are then installed.
-fn is_ci() -> bool {
-    std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
 fn shown(time: Duration) -> String {

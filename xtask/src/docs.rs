@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::built;
 use crate::run::{Call, Outcome, root};
 
 /// Page: its file, its written beginning and the function that generates the rest.
@@ -100,10 +101,8 @@ pub struct Program {
 
 impl Program {
     fn build() -> Outcome<Self> {
-        Call::line("cargo build --quiet -p thalweg --bin thalweg").run()?;
-        // Both programs are in the same target directory.
-        let this = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
-        Ok(Self { path: this.with_file_name("thalweg").display().to_string() })
+        let programs = built::build(&["thalweg"], false)?;
+        Ok(Self { path: programs.join("thalweg").display().to_string() })
     }
 
     pub fn output(&self, args: &[&str]) -> Outcome<String> {

@@ -54,30 +54,15 @@ impl Limit {
     }
 }
 
-/// Returns what is missing for fuzzing on this machine. With `install` it first tries to install that.
-pub fn missing(install: bool) -> Option<&'static str> {
-    let nightly = Call::line("rustup run nightly rustc --version");
-    let cargo_fuzz = Call::line("rustup run nightly cargo fuzz --version");
-    if install && !nightly.succeeds() {
-        attempt(&Call::line("rustup toolchain install nightly --profile minimal"));
-    }
-    if !nightly.succeeds() {
+/// Returns what is missing for fuzzing on this machine.
+fn missing() -> Option<&'static str> {
+    if !Call::line("rustup run nightly rustc --version").succeeds() {
         return Some("there is no nightly toolchain: rustup toolchain install nightly");
     }
-    if install && !cargo_fuzz.succeeds() {
-        attempt(&Call::line("cargo install cargo-fuzz --locked"));
-    }
-    if !cargo_fuzz.succeeds() {
+    if !Call::line("rustup run nightly cargo fuzz --version").succeeds() {
         return Some("there is no cargo-fuzz: cargo install cargo-fuzz --locked");
     }
     None
-}
-
-fn attempt(call: &Call) {
-    println!("\n== fuzz: {call}");
-    if let Err(e) = call.run() {
-        println!("== fuzz: {e}");
-    }
 }
 
 pub fn run(args: &[&str]) -> Outcome {
@@ -94,14 +79,20 @@ pub fn run(args: &[&str]) -> Outcome {
     if chosen.is_empty() {
         return Err(format!("target {wanted} does not exist: choose all, {}", TARGETS.join(", ")));
     }
-    if let Some(missing) = missing(false) {
+    if let Some(missing) = missing() {
         return Err(missing.into());
     }
     if chosen.len() > 1 {
         // Together they use all cores: alone, the last crate of each target would use one.
-        Call::line("rustup run nightly cargo fuzz build --dev").run()?;
+        cargo_fuzz("build").run()?;
     }
     chosen.into_iter().try_for_each(|target| fuzz(target, limit, seed))
+}
+
+/// Returns a call with the options of the build: our own crates are optimized, and check their arithmetic.
+fn cargo_fuzz(verb: &str) -> Call {
+    let call = Call::line("rustup run nightly cargo fuzz").args([verb, "--dev", "--features", "libfuzzer"]);
+    call.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
 }
 
 /// Runs one target. New inputs are stored in the target directory, so that the committed seeds stay few.
@@ -110,7 +101,7 @@ fn fuzz(target: &str, limit: Limit, seed: u32) -> Outcome {
     std::fs::create_dir_all(root().join(&found)).map_err(|e| format!("{found}: {e}"))?;
     let seeds = format!("fuzz/corpus/{target}");
     println!("fuzzing {target}: {limit:?}");
-    Call::line("rustup run nightly cargo fuzz run --dev")
+    cargo_fuzz("run")
         .args([target, &found, &seeds, "--"])
         .args([limit.argument(), format!("-seed={seed}")])
         .args(["-timeout=10", "-rss_limit_mb=2048"])
@@ -130,6 +121,10 @@ mod tests {
         let names: Vec<&str> = targets.iter().map(|target| target["name"].as_str().expect("a name")).collect();
         assert_eq!(names, TARGETS);
         for target in TARGETS {
+            let program = std::fs::read_to_string(root().join(format!("fuzz/fuzz_targets/{target}.rs"))).expect(target);
+            let opening = format!("//! Program that fuzzes `{target}`.\n\n#![no_main]\n\n");
+            let check = format!("libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzz::{target}::check(input));\n");
+            assert_eq!(program, opening + &check);
             let seeds = std::fs::read_dir(root().join("fuzz/corpus").join(target)).expect(target);
             assert!(seeds.count() > 0, "{target}: cargo xtask fuzz-corpus");
         }

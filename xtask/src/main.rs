@@ -1,5 +1,6 @@
 //! Developer commands: `cargo xtask <command>`.
 
+mod built;
 mod chaos;
 mod ci;
 mod codegen;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::systems::{Peer, System};
+use crate::built;
 use crate::run::{Call, Outcome, root};
 
 /// Maximum time until a server is ready. A Java server needs half of it on a busy machine.
@@ -52,7 +53,7 @@ impl Broker {
 
 /// Starts a broker with this door.
 pub fn one(door: &str, settings: &[String]) -> Outcome<Broker> {
-    Call::line("cargo build --quiet -p thalweg").run()?;
+    built::build(&["thalweg"], false)?;
     let (running, address) = serve(folder("thalweg")?, door, settings)?;
     Ok(Broker { address, env: Vec::new(), running: vec![running] })
 }

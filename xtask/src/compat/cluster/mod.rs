@@ -16,6 +16,7 @@ use serde_json::json;
 
 use super::clients::Client;
 use super::systems::SYSTEMS;
+use crate::built;
 use crate::run::{Call, Outcome, root};
 use check::Findings;
 use history::{Event, History};
@@ -131,14 +132,14 @@ impl Options {
 
 pub fn run(args: &[&str]) -> Outcome {
     let options = Options::read(args)?;
-    Call::line("cargo build --quiet -p thalweg").args(options.profile()).run()?;
+    let programs = built::build(&["thalweg"], options.is_release)?;
     for client in &options.clients {
         client.install(&options).map_err(|why| format!("{} is not available: {why}", client.name()))?;
     }
     let folder = root().join(FOLDER).join(format!("run-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let folder_shown = folder.display().to_string();
-    let program = root().join(options.built()).join("thalweg").display().to_string();
+    let program = programs.join("thalweg").display().to_string();
     let mut nodes = Nodes::start(&program, folder.clone())?;
     println!("== {NODES} nodes run; logs and histories are in {folder_shown}");
     let reports = under_kills(&options, &mut nodes, folder.clone())?;
