@@ -12,7 +12,7 @@ use consensus::{
     Settings, Status, Term, Time,
 };
 use engine::shard::ShardId;
-use storage::{EntryKind, Origin, Owner};
+use storage::{EntryKind, Owner};
 
 use super::blocks::Blocks;
 use super::save::{Base, SaveRow, SavedEntry};
@@ -93,9 +93,11 @@ pub(super) struct Machine {
     roster: Roster,
     /// Numbers of the saves that were given to the journal and are not on disk yet.
     saving: VecDeque<u64>,
-    /// Saves in the journal with entries that are not settled: the last index of each, and a position of the journal
-    /// before it.
-    written: VecDeque<(Index, Origin)>,
+    /// Saves that the journal has to keep: the number of each, and the index of its last entry, or 0. Save 0 is that of
+    /// the entries that were read.
+    unsettled: VecDeque<(u64, Index)>,
+    /// Number of the last save that the journal need not keep.
+    settled_save: Option<u64>,
     ticks: u64,
 }
 
@@ -107,8 +109,8 @@ pub(super) struct Begin {
     /// Blocks of the entries after it.
     pub blocks: Vec<Option<Block>>,
     pub roster: Roster,
-    /// Last entry that is not committed, and the position of the journal before all of those.
-    pub needed_from: Option<(Index, Origin)>,
+    /// Index of the last entry that is not committed, if there is any.
+    pub unsettled: Option<Index>,
 }
 
 impl Machine {
@@ -119,7 +121,7 @@ impl Machine {
         seed: u64,
         now: Time,
     ) -> Result<Self, Refused> {
-        let Begin { log, settled, blocks: held, roster, needed_from } = begin;
+        let Begin { log, settled, blocks: held, roster, unsettled } = begin;
         let mut blocks = Blocks::from(settled + 1);
         held.into_iter().for_each(|block| blocks.push(block));
         let term = log.hard().term;
@@ -146,7 +148,8 @@ impl Machine {
             stance: Stance { term, ..Stance::default() },
             roster,
             saving: VecDeque::new(),
-            written: needed_from.into_iter().collect(),
+            unsettled: unsettled.map(|last| (0, last)).into_iter().collect(),
+            settled_save: None,
             ticks: 0,
         })
     }
@@ -252,8 +255,9 @@ impl Machine {
             if let Some(point) = &install {
                 self.settled = point.position.index;
                 self.blocks = Blocks::from(self.settled + 1);
-                self.written.clear();
+                self.unsettled.iter_mut().for_each(|(_, last)| *last = 0);
             }
+            self.unsettled.push_back((number, entries.last().map_or(0, |last| last.position.index)));
             let (rows, entries) = self.take_blocks(entries);
             let with_roster = |point| (point, self.roster.clone());
             effects.saves.push((number, rows, SaveRow { install: install.map(with_roster), hard, commit, entries }));
@@ -406,23 +410,18 @@ impl Machine {
         }
     }
 
-    /// Notes that a save was given to the journal, whose end was at `origin` before.
-    pub fn wrote(&mut self, save: &SaveRow, origin: Origin) {
-        if let Some(last) = save.entries.last() {
-            self.written.push_back((last.entry.position.index, origin));
-        }
-    }
-
-    /// Returns the state for a checkpoint of a store that includes everything that is settled, and the position from
-    /// which the journal is needed.
-    pub fn keep(&mut self) -> (Base, Option<Origin>) {
+    /// Returns the state for a checkpoint of a store that includes everything that is settled, and the number of the
+    /// last save that the journal need not keep then.
+    pub fn keep(&mut self) -> (Base, Option<u64>) {
         let until = self.settled.min(self.applied);
         let log = self.replica.log();
         let point = log.point(until).unwrap_or_else(|| log.base());
         let until = point.position.index;
-        while self.written.pop_front_if(|(last, _)| *last <= until).is_some() {}
+        while let Some((number, _)) = self.unsettled.pop_front_if(|(_, last)| *last <= until) {
+            self.settled_save = Some(number);
+        }
         let base = Base { point, hard: log.hard(), commit: log.commit(), roster: self.roster.clone() };
-        (base, self.written.front().map(|(_, origin)| *origin))
+        (base, self.settled_save)
     }
 
     pub fn stance(&self) -> Stance {

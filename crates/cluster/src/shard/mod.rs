@@ -13,6 +13,7 @@ mod blocks;
 mod load;
 mod machine;
 mod opening;
+mod places;
 mod save;
 
 use std::collections::HashMap;
@@ -36,6 +37,7 @@ use crate::link::{Block, Part, Row};
 use crate::roster::{Roster, RosterChange};
 use crate::transport::Links;
 use machine::{Effects, Machine, Owners, Pending, Settle};
+use places::{Placer, Places, Saver};
 
 /// Maximum bytes that publishers have queued, or that wait for other nodes. Above it, a publish is refused.
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
@@ -105,8 +107,11 @@ pub struct Shard {
     counts: Counts,
     progress: Progress,
     failed: OnceLock<Error>,
+    /// Places of saves in the journal. Its lock is taken last.
+    places: Mutex<Places>,
     saver: OnceLock<Arc<dyn Owner>>,
-    nobody: Arc<dyn Owner>,
+    /// Owner of the rows of saves.
+    placer: OnceLock<Arc<dyn Owner>>,
 }
 
 /// Thread that applies committed entries of other leaders.
@@ -118,35 +123,11 @@ struct Applier {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Owner of rows whose outcome their save has.
-struct Nobody;
-
-impl Owner for Nobody {
-    fn committed(&self, _mark: u64) {}
-    fn failed(&self, _error: &Error) {}
-}
-
-/// Owner of saves: they are on disk.
-struct Saver(Weak<Shard>);
-
-impl Owner for Saver {
-    fn committed(&self, mark: u64) {
-        if let Some(shard) = self.0.upgrade() {
-            shard.step(|machine, _| machine.saved(mark));
-        }
-    }
-
-    fn failed(&self, error: &Error) {
-        if let Some(shard) = self.0.upgrade() {
-            shard.fail(error.clone());
-        }
-    }
-}
-
 impl Shard {
     fn start(
         (id, node, format): (ShardId, NodeId, u32),
         machine: Machine,
+        places: Places,
         journal: Arc<Journal>,
         clock: Clock,
     ) -> Result<Arc<Self>> {
@@ -174,10 +155,12 @@ impl Shard {
             counts: Counts::default(),
             progress: Progress::default(),
             failed: OnceLock::new(),
+            places: Mutex::new(places),
             saver: OnceLock::new(),
-            nobody: Arc::new(Nobody),
+            placer: OnceLock::new(),
         });
         shard.saver.get_or_init(|| Arc::new(Saver(Arc::downgrade(&shard))));
+        shard.placer.get_or_init(|| Arc::new(Placer(Arc::downgrade(&shard))));
         let weak = Arc::downgrade(&shard);
         shard.journal.set_source(Arc::new(Pulled(weak.clone())));
         let applier = shard.applier.clone();
@@ -477,11 +460,10 @@ impl Shard {
         self.led.store(machine.leads().unwrap_or(0), Ordering::Release);
         self.lease.store(machine.lease(), Ordering::Release);
         for (number, blocks, row) in saves {
-            let origin = self.journal.origin();
-            machine.wrote(&row, origin);
+            let (Some(saver), Some(placer)) = (self.saver.get(), self.placer.get()) else { continue };
             let rows = blocks.iter().flat_map(Block::rows);
-            let rows = rows.map(|Row { kind, stream, body, .. }| (*kind, *stream, body.clone(), &self.nobody, 0));
-            let save = self.saver.get().map(|saver| (EntryKind::Save, 0, row.encode(), saver, number));
+            let rows = rows.map(|Row { kind, stream, body, .. }| (*kind, *stream, body.clone(), placer, number));
+            let save = [(EntryKind::Save, 0, row.encode(), saver, number)];
             let entry = |(kind, stream, body, owner, mark): (EntryKind, u64, bytes::Bytes, &Arc<dyn Owner>, u64)| {
                 Entry { kind, shard: self.id, stream, body, owner: owner.clone(), mark }
             };
@@ -763,7 +745,8 @@ impl ShardLog for Shard {
     }
 
     fn keep(&self) -> Option<Kept> {
-        let (base, origin) = self.machine.lock().keep();
+        let (base, settled) = self.machine.lock().keep();
+        let origin = self.places.lock().need_after(settled);
         Some(Kept { state: base.encode(), origin })
     }
 }

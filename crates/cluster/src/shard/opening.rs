@@ -15,6 +15,7 @@ use engine::{Error, ErrorKind, Result};
 use storage::{EntryKind, Found, Front, Journal, Origin, ShardLog};
 
 use super::machine::{Begin, Machine};
+use super::places::Places;
 use super::save::{Base, SaveRow, SavedEntry, later};
 use super::{Clock, Shard};
 use crate::link::{Block, Row};
@@ -262,13 +263,15 @@ impl Front for Opening {
         let after = settled + 1..=log.last().index;
         let mut held = std::mem::take(&mut self.held);
         let blocks = after.map(|index| held.remove(&index).and_then(Block::new)).collect();
-        let begin = Begin { log, settled, blocks, roster: self.read_roster.clone(), needed_from };
+        let unsettled = needed_from.map(|(last, _)| last);
+        let begin = Begin { log, settled, blocks, roster: self.read_roster.clone(), unsettled };
         let part = (self.part.shard, self.part.node);
         let machine = Machine::start(part, begin, self.settings.clone(), self.seed, (self.clock)());
         let machine = machine.map_err(|refused| {
             Error::new(ErrorKind::Internal, format!("the consensus of the cluster does not start: {refused:?}"))
         })?;
-        let shard = Shard::start((part.0, part.1, self.format), machine, journal, self.clock)?;
+        let places = Places::read(needed_from.map(|(_, origin)| origin));
+        let shard = Shard::start((part.0, part.1, self.format), machine, places, journal, self.clock)?;
         self.started = Some(shard.clone());
         Ok(shard)
     }
