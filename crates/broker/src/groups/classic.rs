@@ -10,6 +10,7 @@ use engine::limits::GROUPS_PROTOCOLS_BYTES_MAX;
 use engine::{Error, Result, TopicPartition};
 
 use super::catalog::Topics;
+use super::log::settled_offsets;
 use super::{Cell, GroupTable, Outcome};
 use crate::groups::Groups;
 
@@ -96,7 +97,10 @@ impl Groups {
         let ticket = self.change(&cell, false, |group| group.sync_classic(sync, now)).await??;
         coordinator.recount(&cell);
         coordinator.changed.notify_one();
-        self.wait(&cell, |group, now| group.synced(&who, ticket, now)).await
+        let synced = self.wait(&cell, |group, now| group.synced(&who, ticket, now)).await?;
+        // Nobody acts for a generation that a restart would not know.
+        settled_offsets(&self.core, name)?.wait().await?;
+        Ok(synced)
     }
 
     /// Waits for the response to a join or a sync. The group ensures that there is one in time.

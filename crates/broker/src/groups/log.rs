@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use engine::Result;
 use engine::groups::{Group, GroupName, Now, OffsetsRecord};
 
-use crate::commit::Appended;
+use crate::commit::{Appended, Commit};
 use crate::core::Core;
 use crate::state_log::StateLog;
 use crate::wakes::Wakes;
@@ -22,6 +22,11 @@ pub(super) fn append_offsets(
     wakes: &mut Wakes,
 ) -> Result<Appended> {
     OFFSETS.append(core, core.shards().home_of_name(group.as_str().as_bytes()), records, wakes)
+}
+
+/// Returns the commit of all records that a group has so far.
+pub(super) fn settled_offsets(core: &Core, group: &GroupName) -> Result<Commit> {
+    OFFSETS.settled(core, core.shards().home_of_name(group.as_str().as_bytes()))
 }
 
 /// Returns all groups as recorded.
@@ -49,5 +54,6 @@ fn restore(groups: &mut HashMap<GroupName, Group>, record: OffsetsRecord, now: N
     match record {
         OffsetsRecord::Offset { change, .. } => group.restore_offset(change),
         OffsetsRecord::Group { saved, .. } => saved.into_iter().for_each(|saved| group.restore(saved)),
+        OffsetsRecord::Generation { saved, .. } => group.restore_generation(saved, now),
     }
 }

@@ -443,6 +443,8 @@ impl Groups {
     async fn change<T>(&self, cell: &Cell, is_joining: bool, work: impl FnOnce(&mut Group) -> T) -> Outcome<T> {
         loop {
             {
+                // Readers are woken without the lock.
+                let mut wakes = Wakes::default();
                 let mut state = cell.state.lock();
                 state.check(&cell.name)?;
                 if state.group.to_save(is_joining).is_none() {
@@ -452,6 +454,11 @@ impl Groups {
                     self.table.counts.rebalances.add((state.group.epoch() - epoch).into());
                     if state.group.version() != version {
                         cell.news.notify_waiters();
+                    }
+                    if let Some(record) = state.group.unrecorded()
+                        && let Err(error) = append_offsets(&self.core, &cell.name, [record], &mut wakes)
+                    {
+                        tracing::warn!(group = %cell.name, %error, "the members of a consumer group are not recorded");
                     }
                     return Ok(done);
                 }

@@ -19,7 +19,7 @@ impl Groups {
         Ok(coordinator)
     }
 
-    /// Forgets all groups, as a restart does: the next call restores them from their log, and members join again.
+    /// Forgets all groups, as a restart does: the next call restores them from their log.
     pub(crate) async fn forget(&self) {
         let table = &self.table;
         let forgetting = table.restored.forgetting().await;
@@ -53,7 +53,10 @@ impl Groups {
             tracing::info!(groups = cells.len(), offsets, "consumer groups restored");
         }
         coordinator.offsets.store(offsets, Ordering::Relaxed);
+        cells.values().for_each(|cell| coordinator.recount(cell));
         *coordinator.groups.write() = cells;
+        // The sessions of restored members may end.
+        coordinator.changed.notify_one();
         Ok(())
     }
 

@@ -6,6 +6,8 @@
 //! Each round is a *generation*. A response that has to wait for other members is polled with the ticket of its request
 //! until it exists.
 
+mod saved;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -116,6 +118,9 @@ pub(super) struct Classic {
     pub news: u64,
     /// Bytes that all members hold, without assignments.
     held_bytes: usize,
+    /// Generation whose members and assignments the newest record in the topic of offsets has, unless they are too
+    /// large for one.
+    recorded: Option<u32>,
 }
 
 impl Classic {
@@ -134,6 +139,7 @@ impl Classic {
             tickets: 0,
             news: 0,
             held_bytes: 0,
+            recorded: None,
         }
     }
 
@@ -396,6 +402,8 @@ impl Classic {
         self.members.insert(id.clone(), member);
         let is_stable = self.phase == Phase::Stable;
         if is_stable && wants_same && self.elected_protocol() == Some(&*self.protocol) {
+            // The same generation has a member with another id now.
+            self.recorded = None;
             if let Some(member) = self.members.get_mut(&id) {
                 member.reads = reads;
             }

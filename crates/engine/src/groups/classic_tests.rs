@@ -7,6 +7,7 @@
 //! - `join M [knows=x,y] [type=T] [topics=A,B] [owns=A/0] [instance=I] [session=MS] [rebalance=MS] [twice=1] [skip=1]`
 //! - `sync M [M:SHARE ..] [generation=N] [protocol=P]`, `beat M [generation=N]`, `leave M [instance=I]`
 //! - `commit M A/0 [generation=N]`
+//! - `restart`: the group is restored from its records; the members are not told
 //! - `native M topics=A,B` and `alive M`: a member for which the broker assigns, and its heartbeat, which reports the
 //!   partitions that it received last
 
@@ -35,6 +36,38 @@ struct Script {
     now: Now,
     members: BTreeMap<String, Member>,
     natives: BTreeMap<String, Client>,
+    log: Log,
+}
+
+/// Records of a group, without offsets.
+#[derive(Default)]
+struct Log(Vec<OffsetsRecord>);
+
+impl Log {
+    /// Records what has to be in the log before the next change.
+    fn save(&mut self, group: &mut Group, is_joining: bool) {
+        if let Some(saved) = group.to_save(is_joining) {
+            group.saved(saved);
+            self.0.push(OffsetsRecord::Group { group: group.name().clone(), saved: Some(saved) });
+        }
+    }
+
+    /// Records what is new after a change.
+    fn note(&mut self, group: &mut Group) {
+        self.0.extend(group.unrecorded());
+    }
+
+    fn restore(&self, now: Now) -> Group {
+        let mut group = new_group();
+        for record in &self.0 {
+            match OffsetsRecord::decode(&record.key(), record.value().as_deref()).expect("what was encoded") {
+                OffsetsRecord::Group { saved, .. } => group.restore(saved.expect("never deleted here")),
+                OffsetsRecord::Generation { saved, .. } => group.restore_generation(saved, now),
+                OffsetsRecord::Offset { .. } => unreachable!("no offsets are committed here"),
+            }
+        }
+        group
+    }
 }
 
 fn bytes(text: &str) -> bytes::Bytes {
@@ -71,12 +104,27 @@ fn classic(name: &str) -> ClassicJoin {
 impl Script {
     fn new() -> Self {
         let topics = Topics::default();
-        Self { topics, group: new_group(), delay_ms: 0, now: BEGIN, members: BTreeMap::new(), natives: BTreeMap::new() }
+        Self {
+            topics,
+            group: new_group(),
+            delay_ms: 0,
+            now: BEGIN,
+            members: BTreeMap::new(),
+            natives: BTreeMap::new(),
+            log: Log::default(),
+        }
+    }
+
+    fn restart(&mut self) {
+        self.group = self.log.restore(self.now);
+        for member in self.members.values_mut() {
+            (member.joining, member.syncing) = (None, None);
+        }
     }
 
     fn run(&mut self, line: &str) -> String {
         let command = Command::parse(line);
-        save(&mut self.group, matches!(command.word(0), "join" | "native"));
+        self.log.save(&mut self.group, matches!(command.word(0), "join" | "native"));
         let mut text = match command.word(0) {
             "group" => {
                 let delay_ms = command.named_number("delay").unwrap_or_default() as u64;
@@ -95,11 +143,17 @@ impl Script {
             }
             "deadline" => format!("{:?}\n", self.group.next_deadline_ms()),
             "state" => self.state(),
+            "restart" => {
+                self.restart();
+                String::new()
+            }
             _ => {
                 self.run_member(&command).unwrap_or_else(|refused| format!("{:?}: {}\n", refused.reason, refused.error))
             }
         };
         self.answers(&mut text);
+        self.log.note(&mut self.group);
+        self.log.save(&mut self.group, false);
         text
     }
 
@@ -268,6 +322,8 @@ enum Op {
     /// Ends the program without leaving.
     Kill(usize),
     Pass(u64),
+    /// Restores the group from its records.
+    Restart,
 }
 
 const MEMBERS: usize = 5;
@@ -282,6 +338,7 @@ fn ops(members: usize) -> impl Strategy<Value = Vec<Op>> {
         1 => member.clone().prop_map(Op::Leave),
         1 => member.prop_map(Op::Kill),
         2 => (1..4000u64).prop_map(Op::Pass),
+        1 => Just(Op::Restart),
     ];
     prop::collection::vec(op, 1..120)
 }
@@ -330,6 +387,7 @@ struct World {
     starts: usize,
     now: Now,
     epoch: u32,
+    log: Log,
 }
 
 impl World {
@@ -346,6 +404,7 @@ impl World {
             starts: 0,
             now: BEGIN,
             epoch: 0,
+            log: Log::default(),
         }
     }
 
@@ -355,20 +414,39 @@ impl World {
             Op::Step(member) => self.step(*member),
             Op::Leave(member) => {
                 if let Some(program) = self.programs[*member].take() {
-                    save(&mut self.group, false);
+                    self.log.save(&mut self.group, false);
                     let leaver = Leaver { member: Some(program.who.member), instance: program.who.instance };
                     drop(self.group.leave_classic(&leaver, self.now));
                 }
             }
             Op::Kill(member) => self.programs[*member] = None,
             Op::Pass(ms) => self.pass(*ms),
+            Op::Restart => self.restart(),
         }
         self.check();
     }
 
+    fn restart(&mut self) {
+        if self.has_instances {
+            // A program that took over an instance id in an unfinished round is fenced afterwards, as in Kafka: the
+            // record has the id of the program before.
+            return;
+        }
+        self.log.note(&mut self.group);
+        self.log.save(&mut self.group, false);
+        self.group = self.log.restore(self.now);
+        for program in self.programs.iter_mut().flatten() {
+            match program.step {
+                Step::Named | Step::In => {}
+                // A generation without assignments is forgotten: the one before is in effect again.
+                _ => (program.step, program.generation) = (Step::Out, 0),
+            }
+        }
+    }
+
     fn pass(&mut self, ms: u64) {
         self.now.steady_ms += ms;
-        save(&mut self.group, false);
+        self.log.save(&mut self.group, false);
         self.group.expire(self.now);
     }
 
@@ -386,7 +464,7 @@ impl World {
         if kind != Kind::Cooperative {
             program.reads.clear();
         }
-        save(&mut self.group, true);
+        self.log.save(&mut self.group, true);
         if kind == Kind::Native {
             program.generation = 0;
             let join = join_of(program.who.clone(), patterns("t"));
@@ -440,7 +518,7 @@ impl World {
         let Some(program) = &self.programs[member] else {
             return;
         };
-        save(&mut self.group, false);
+        self.log.save(&mut self.group, false);
         let who = program.who.clone();
         let known = program.known;
         let generation = program.generation;
@@ -569,6 +647,7 @@ impl World {
 
     /// Checks the invariants that hold at any moment.
     fn check(&mut self) {
+        self.log.note(&mut self.group);
         assert!(self.group.epoch() >= self.epoch, "the epoch goes backwards");
         self.epoch = self.group.epoch();
         let members = self.group.members().count();

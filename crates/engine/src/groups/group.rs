@@ -18,13 +18,8 @@ use crate::limits::{
 };
 use crate::pattern::Pattern;
 
-/// Number of epochs that one record in the topic of offsets allows.
-const EPOCH_BLOCK: u32 = 1024;
 /// Time in ms after which a group with neither members nor offsets is deleted.
 const IDLE_MS: u64 = 10 * 60 * 1000;
-/// Maximum number of epochs that begin with one change: the topics are resolved, and then members are removed.
-const EPOCHS_PER_CHANGE: u32 = 2;
-
 /// Point in time on two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
@@ -211,19 +206,6 @@ impl Group {
         }
     }
 
-    /// Restores the state of the group before a restart of the broker: its members have to join again.
-    pub fn restore(&mut self, saved: SavedGroup) {
-        self.epoch = saved.epoch_bound;
-        // A group that had members then counts as empty only from now on: they may return.
-        self.empty_since_ms = saved.empty_since_ms.or(self.empty_since_ms);
-        self.saved = Some(saved);
-    }
-
-    /// Restores a change from the topic of offsets.
-    pub fn restore_offset(&mut self, change: Change) {
-        self.offsets.apply(change);
-    }
-
     pub fn name(&self) -> &GroupName {
         &self.name
     }
@@ -243,20 +225,6 @@ impl Group {
 
     pub fn members_len(&self) -> usize {
         self.members.len() + self.classic.members.len()
-    }
-
-    /// Returns the state that has to be in the topic of offsets before the next change. Epochs are assigned only up to
-    /// a persisted bound, so that none is assigned twice, even after a restart.
-    pub fn to_save(&self, is_joining: bool) -> Option<SavedGroup> {
-        let empty_since_ms = self.empty_since_ms.filter(|_| !is_joining);
-        let has_room = |bound: &u32| *bound >= self.epoch + EPOCHS_PER_CHANGE;
-        let bound = self.saved.map(|saved| saved.epoch_bound).filter(has_room);
-        let wanted = SavedGroup { epoch_bound: bound.unwrap_or(self.epoch + EPOCH_BLOCK), empty_since_ms };
-        Some(wanted).filter(|wanted| self.saved.as_ref() != Some(wanted))
-    }
-
-    pub fn saved(&mut self, saved: SavedGroup) {
-        self.saved = Some(saved);
     }
 
     /// Adds a member, or restarts its membership. A static member takes over the partitions of its earlier instance.

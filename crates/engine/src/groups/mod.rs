@@ -7,7 +7,8 @@
 //! the same protocol as KIP-848.
 //!
 //! Members may also assign partitions among themselves, as older clients of Kafka do (`classic.rs`), until a member
-//! joins for which the broker assigns (`shared.rs`).
+//! joins for which the broker assigns (`shared.rs`). Their assignments are in the topic of offsets as well
+//! (`generation.rs`), so that these members stay in the group when it is restored.
 //!
 //! The progress of the group is its *committed offsets*. A commit takes effect once its record is in the topic
 //! [`OFFSETS_TOPIC`], from which the offsets are restored.
@@ -15,9 +16,11 @@
 mod assign;
 mod classic;
 mod classic_api;
+mod generation;
 mod group;
 mod offsets;
 mod record;
+mod saved;
 mod share;
 mod shared;
 mod status;
@@ -36,13 +39,14 @@ pub use classic_api::{
     ClassicJoin, ClassicPhase, ClassicSync, Entry, Given, Joined, JoinedMember, Leaver, Protocol, Share, Subscription,
     Synced,
 };
+pub use generation::{SavedGeneration, SavedMember};
 pub use group::{Committer, Group, Identity, Join, Now, Turn};
 pub use offsets::{Change, Committed, NO_LEADER_EPOCH};
 pub use record::{OffsetsRecord, SavedGroup};
 pub use share::{ShareGroup, ShareJoin, ShareMember};
 pub use status::{ClassicStatus, GroupState, MemberState, MemberStatus};
 
-/// Name of the topic that holds the committed offsets and the epochs of all groups.
+/// Name of the topic that holds the committed offsets, the epochs and the classic members of all groups.
 pub const OFFSETS_TOPIC: &str = "_offsets";
 
 macro_rules! name {

@@ -6,15 +6,18 @@
 //! |---|---|---|
 //! | a committed offset | 1 | group (text), topic (text), partition (u32) |
 //! | a group | 2 | group (text) |
+//! | a generation of a classic group | 3 | group (text) |
 //!
 //! | value | version (u16) | then |
 //! |---|---|---|
 //! | a committed offset | 1 | offset (u64), leader epoch (i32), committed at, ms since 1970 (u64), metadata (text) |
 //! | a group | 1 | epoch bound (u32), empty since, ms since 1970 (u64, 2^64 - 1 while it has members) |
+//! | a generation of a classic group | 1 | as in `generation.rs` |
 
 use bytes::BufMut;
 
 use super::GroupName;
+use super::generation::SavedGeneration;
 use super::offsets::{Change, Committed};
 use crate::error::Result;
 use crate::fields::{Fields, put_text, unknown_version};
@@ -22,6 +25,7 @@ use crate::ids::{TopicName, TopicPartition};
 
 const KEY_OFFSET: u16 = 1;
 const KEY_GROUP: u16 = 2;
+const KEY_GENERATION: u16 = 3;
 const VALUE_VERSION: u16 = 1;
 /// Encoding of a missing time.
 const NEVER: u64 = u64::MAX;
@@ -40,12 +44,13 @@ pub struct SavedGroup {
 pub enum OffsetsRecord {
     Offset { group: GroupName, change: Change },
     Group { group: GroupName, saved: Option<SavedGroup> },
+    Generation { group: GroupName, saved: Option<SavedGeneration> },
 }
 
 impl OffsetsRecord {
     pub fn group(&self) -> &GroupName {
         match self {
-            Self::Offset { group, .. } | Self::Group { group, .. } => group,
+            Self::Offset { group, .. } | Self::Group { group, .. } | Self::Generation { group, .. } => group,
         }
     }
 
@@ -60,6 +65,10 @@ impl OffsetsRecord {
             }
             Self::Group { group, .. } => {
                 key.put_u16(KEY_GROUP);
+                put_text(&mut key, group.as_str());
+            }
+            Self::Generation { group, .. } => {
+                key.put_u16(KEY_GENERATION);
                 put_text(&mut key, group.as_str());
             }
         }
@@ -82,6 +91,7 @@ impl OffsetsRecord {
                 value.put_u32(saved.epoch_bound);
                 value.put_u64(saved.empty_since_ms.unwrap_or(NEVER));
             }
+            Self::Generation { saved, .. } => saved.as_ref()?.encode(&mut value),
         }
         Some(value)
     }
@@ -102,6 +112,9 @@ impl OffsetsRecord {
                 Self::Offset { group, change: Change { partition, committed } }
             }
             KEY_GROUP => Self::Group { group, saved: value.as_mut().map(Fields::saved).transpose()? },
+            KEY_GENERATION => {
+                Self::Generation { group, saved: value.as_mut().map(SavedGeneration::decode).transpose()? }
+            }
             unknown => return Err(unknown_version("key", unknown)),
         };
         key.end()?;

@@ -60,7 +60,7 @@ impl Group {
     }
 
     /// Wakes waiting requests if there are new responses, and updates the time since which the group is empty.
-    fn note_classic(&mut self, now: Now) {
+    pub(super) fn note_classic(&mut self, now: Now) {
         if self.classic.news != self.classic_news {
             self.classic_news = self.classic.news;
             self.version += 1;

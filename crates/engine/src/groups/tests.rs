@@ -184,6 +184,7 @@ impl Script {
             match OffsetsRecord::decode(&record.key(), record.value().as_deref()).expect("what was encoded") {
                 OffsetsRecord::Offset { change, .. } => self.group.restore_offset(change),
                 OffsetsRecord::Group { saved, .. } => self.group.restore(saved.expect("never deleted here")),
+                OffsetsRecord::Generation { saved, .. } => self.group.restore_generation(saved, self.now),
             }
         }
     }
@@ -434,7 +435,18 @@ proptest! {
         });
         let change = Change { partition: TopicPartition { topic: topic("t"), partition }, committed };
         let saved = saved.map(|(epoch_bound, empty_since_ms)| SavedGroup { epoch_bound, empty_since_ms });
-        for record in [OffsetsRecord::Offset { group: group.clone(), change }, OffsetsRecord::Group { group, saved }] {
+        let generation = saved.map(|saved| SavedGeneration {
+            number: saved.epoch_bound,
+            protocol_type: "consumer".into(),
+            protocol: "range".into(),
+            leader: Some(MemberId::parse("m1").expect("an id")),
+            members: ["m1", "m2"].map(|name| saved_member(name, partition, &noise)).into(),
+        });
+        for record in [
+            OffsetsRecord::Offset { group: group.clone(), change },
+            OffsetsRecord::Group { group: group.clone(), saved },
+            OffsetsRecord::Generation { group, saved: generation },
+        ] {
             let key = record.key();
             let value = record.value();
             prop_assert_eq!(OffsetsRecord::decode(&key, value.as_deref()), Ok(record));
@@ -448,6 +460,23 @@ proptest! {
             drop(OffsetsRecord::decode(&noise, value.as_deref()));
             drop(OffsetsRecord::decode(&key, Some(&noise)));
         }
+    }
+}
+
+/// Returns a member whose optional fields are set if the partition is odd.
+fn saved_member(name: &str, partition: u32, bytes: &[u8]) -> SavedMember {
+    let is_known = partition % 2 == 1;
+    SavedMember {
+        id: MemberId::parse(name).expect("an id"),
+        instance: is_known.then(|| InstanceId::parse(name).expect("an id")),
+        client: "a program".into(),
+        host: String::new(),
+        session_timeout_ms: 10_000,
+        rebalance_timeout_ms: partition,
+        protocols: vec![Protocol { name: "range".into(), metadata: bytes.to_vec().into() }],
+        topics: is_known.then(|| patterns("a,b")),
+        reads: vec![TopicPartition { topic: topic("t"), partition }],
+        assignment: bytes.to_vec().into(),
     }
 }
 

@@ -4,11 +4,20 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use client::{Client, Record, RetryClass};
+use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
+use kafka_protocol::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
+use kafka_protocol::messages::{
+    GroupId, HeartbeatRequest, JoinGroupRequest, OffsetCommitRequest, SyncGroupRequest, TopicName,
+};
+use kafka_protocol::protocol::{Request, StrBytes};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::door::kafka::raw::Raw;
 use crate::support::cluster::{Cluster, http};
 use crate::support::server::{PATIENCE, until, within};
 
@@ -103,6 +112,76 @@ async fn nothing_acknowledged_is_lost_when_leaders_are_killed_and_return() {
     let status = cluster.on(cluster.running()[0], &["cluster", "status", "--json"]).json();
     let nodes = status["nodes"].as_array().expect("nodes");
     assert!(nodes.iter().all(|of| of["is_alive"] == true && of["is_voter"] == true), "{status}");
+}
+
+/// Sends a Kafka request to any running node, until one answers that this is the place for it.
+async fn ask<R: Request + Clone>(
+    cluster: &Cluster,
+    version: i16,
+    request: R,
+    code: impl Fn(&R::Response) -> i16,
+) -> R::Response {
+    const MOVED: [i16; 3] = [14, 15, 16];
+    let begin = Instant::now();
+    for node in cluster.running().iter().cycle() {
+        if let Some(mut raw) = Raw::try_connect(cluster.door(*node, "kafka")).await
+            && let Some(answer) = raw.try_call(version, &request).await
+            && !MOVED.contains(&code(&answer))
+        {
+            return answer;
+        }
+        assert!(begin.elapsed() < PATIENCE, "no node answers");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    unreachable!("a cycle has no end")
+}
+
+/// A coordinator that takes over loads the members of classic groups with their assignments, as Kafka's does: nobody
+/// joins again, and commits go on.
+#[tokio::test]
+async fn members_of_consumer_groups_survive_their_coordinator() {
+    let mut cluster = Cluster::start(3).await;
+    create_topic(&cluster).await;
+    let group = || GroupId::from(StrBytes::from_static_str("g"));
+    let protocol = JoinGroupRequestProtocol::default().with_name(StrBytes::from_static_str("range"));
+    let join = JoinGroupRequest::default()
+        .with_group_id(group())
+        .with_session_timeout_ms(30_000)
+        .with_rebalance_timeout_ms(30_000)
+        .with_protocol_type(StrBytes::from_static_str("consumer"))
+        .with_protocols(vec![protocol]);
+    let joined = ask(&cluster, 2, join, |answer| answer.error_code).await;
+    assert_eq!(joined.error_code, 0);
+    let (member, generation) = (joined.member_id, joined.generation_id);
+    let share = Bytes::from_static(b"its share");
+    let sync = SyncGroupRequest::default()
+        .with_group_id(group())
+        .with_member_id(member.clone())
+        .with_generation_id(generation);
+    let assignment =
+        SyncGroupRequestAssignment::default().with_member_id(member.clone()).with_assignment(share.clone());
+    let leads = sync.clone().with_assignments(vec![assignment]);
+    assert_eq!(ask(&cluster, 2, leads, |answer| answer.error_code).await.error_code, 0);
+
+    let leader = cluster.leader().await;
+    cluster.kill(leader);
+    let beat = HeartbeatRequest::default()
+        .with_group_id(group())
+        .with_member_id(member.clone())
+        .with_generation_id(generation);
+    assert_eq!(ask(&cluster, 2, beat, |answer| answer.error_code).await.error_code, 0);
+    let partition = OffsetCommitRequestPartition::default().with_committed_offset(1);
+    let topic = OffsetCommitRequestTopic::default()
+        .with_name(TopicName::from(StrBytes::from_static_str("orders")))
+        .with_partitions(vec![partition]);
+    let commit = OffsetCommitRequest::default()
+        .with_group_id(group())
+        .with_member_id(member)
+        .with_generation_id_or_member_epoch(generation)
+        .with_topics(vec![topic]);
+    let committed = ask(&cluster, 2, commit, |answer| answer.topics[0].partitions[0].error_code).await;
+    assert_eq!(committed.topics[0].partitions[0].error_code, 0);
+    assert_eq!(ask(&cluster, 2, sync, |answer| answer.error_code).await.assignment, share);
 }
 
 #[tokio::test]

@@ -777,9 +777,10 @@ async fn groups_are_shown_and_deleted() {
     assert_eq!(raw.call(5, ListGroupsRequest::default()).await.groups.len(), 0);
 }
 
-/// A broker on disk restores offsets and generations after a crash. Members join again.
+/// A broker on disk restores offsets, members and generations after a crash, as Kafka's coordinator does when it
+/// loads a group (`GroupMetadataManager.loadGroup`).
 #[tokio::test]
-async fn a_restart_keeps_offsets_and_generations() {
+async fn a_restart_keeps_offsets_members_and_generations() {
     let data = tempfile::tempdir().expect("a folder");
     let mut server = Server::with(&[&format!("data={}", data.path().display())]);
     let client = server.client("tcp").await;
@@ -789,15 +790,20 @@ async fn a_restart_keeps_offsets_and_generations() {
     member.enter().await;
     assert_eq!(member.commit(2, 3).await, 0);
     server.crash_and_restart();
-    let before = member.generation;
     member.raw = Raw::connect(&server).await;
-    assert_eq!((member.beat().await, member.commit(2, 4).await), (UNKNOWN_MEMBER, UNKNOWN_MEMBER));
-    member.send_join().await;
-    assert_eq!(member.joined().await.error_code, UNKNOWN_MEMBER);
-    member.id = String::new();
+    assert_eq!(committed(&mut member.raw, 9, 2).await, (3, "note".into()));
+    // The member did not notice.
+    assert_eq!((member.beat().await, member.commit(2, 4).await), (0, 0));
+    assert_eq!(committed(&mut member.raw, 9, 2).await, (4, "note".into()));
+    let before = member.generation;
     member.enter().await;
     assert!(member.generation > before);
-    assert_eq!(committed(&mut member.raw, 9, 2).await, (3, "note".into()));
+    // A group that all have left has no members after a restart.
+    assert_eq!(member.leave().await, 0);
+    server.crash_and_restart();
+    member.raw = Raw::connect(&server).await;
+    assert_eq!(member.beat().await, UNKNOWN_MEMBER);
+    assert_eq!(committed(&mut member.raw, 9, 2).await, (4, "note".into()));
 }
 
 /// Access control lists apply to groups, and a refusal does not reveal what exists.
