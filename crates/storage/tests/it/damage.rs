@@ -289,8 +289,8 @@ fn end(work: Arc<Work>, disk: SimDisk, is_killed: bool) -> SimDisk {
 /// Returns `true` if the newest block of the journal has no entries: it records that all before it was synced.
 fn is_at_rest(disk: &SimDisk) -> bool {
     let mut newest = (0, true);
-    for (path, _) in disk.files().into_iter().filter(|(path, _)| Kind::of(path) == Some(Kind::Journal)) {
-        let bytes = disk.contents(&path);
+    // Files may be removed in the meantime.
+    for bytes in disk.contents_of(|path| Kind::of(path) == Some(Kind::Journal)) {
         if let Ok(head) = FileHead::decode(&bytes) {
             let blocks = bytes.chunks(PAGE_BYTES as usize).enumerate().filter_map(|(page, begin)| {
                 BlockHead::file_of(begin).filter(|file| *file == head.number)?;

@@ -228,6 +228,16 @@ impl SimDisk {
         world.nodes.iter().filter_map(file).collect()
     }
 
+    /// Returns the contents of some files, all as of one moment.
+    pub fn contents_of(&self, is_wanted: impl Fn(&Path) -> bool) -> Vec<Vec<u8>> {
+        let world = self.0.lock();
+        let contents = |(path, node): (&PathBuf, &Node)| match node {
+            Node::File(file) if is_wanted(path) => Some(world.files[file].live.clone()),
+            Node::File(_) | Node::Dir => None,
+        };
+        world.nodes.iter().filter_map(contents).collect()
+    }
+
     pub fn contents(&self, path: &Path) -> Vec<u8> {
         self.0.lock().content(path).expect("a file").live.clone()
     }
