@@ -79,8 +79,10 @@ impl Groups {
             return match entry? {
                 Entry::Named(id) => Ok(Entered::Named(id)),
                 Entry::Waits { who, ticket } => {
-                    let joined = self.wait(&cell, |group, now| group.joined(&who, ticket, now));
-                    Ok(Entered::Joined(joined.await?))
+                    let joined = self.wait(&cell, |group, now| group.joined(&who, ticket, now)).await?;
+                    // The record may have it in place of another, whose instance id it took over.
+                    settled_offsets(&self.core, name)?.wait().await?;
+                    Ok(Entered::Joined(joined))
                 }
             };
         }

@@ -428,8 +428,9 @@ impl World {
 
     fn restart(&mut self) {
         if self.has_instances {
-            // A program that took over an instance id in an unfinished round is fenced afterwards, as in Kafka: the
-            // record has the id of the program before.
+            // A program that took over an instance id in an unfinished round is fenced afterwards: the record has the
+            // id of the program before. Kafka, too, writes the new one only in a stable group
+            // (`updateStaticMemberThenRebalanceOrCompleteJoin` in its `GroupMetadataManager`).
             return;
         }
         self.log.note(&mut self.group);
