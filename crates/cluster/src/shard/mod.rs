@@ -109,9 +109,9 @@ pub struct Shard {
     failed: OnceLock<Error>,
     /// Places of saves in the journal. Its lock is taken last.
     places: Mutex<Places>,
-    saver: OnceLock<Arc<dyn Owner>>,
+    saver: Arc<dyn Owner>,
     /// Owner of the rows of saves.
-    placer: OnceLock<Arc<dyn Owner>>,
+    placer: Arc<dyn Owner>,
 }
 
 /// Thread that applies committed entries of other leaders.
@@ -131,7 +131,7 @@ impl Shard {
         journal: Arc<Journal>,
         clock: Clock,
     ) -> Result<Arc<Self>> {
-        let shard = Arc::new(Self {
+        let shard = Arc::new_cyclic(|weak: &Weak<Self>| Self {
             id,
             node,
             format,
@@ -156,11 +156,9 @@ impl Shard {
             progress: Progress::default(),
             failed: OnceLock::new(),
             places: Mutex::new(places),
-            saver: OnceLock::new(),
-            placer: OnceLock::new(),
+            saver: Arc::new(Saver(weak.clone())),
+            placer: Arc::new(Placer(weak.clone())),
         });
-        shard.saver.get_or_init(|| Arc::new(Saver(Arc::downgrade(&shard))));
-        shard.placer.get_or_init(|| Arc::new(Placer(Arc::downgrade(&shard))));
         let weak = Arc::downgrade(&shard);
         shard.journal.set_source(Arc::new(Pulled(weak.clone())));
         let applier = shard.applier.clone();
@@ -460,10 +458,9 @@ impl Shard {
         self.led.store(machine.leads().unwrap_or(0), Ordering::Release);
         self.lease.store(machine.lease(), Ordering::Release);
         for (number, blocks, row) in saves {
-            let (Some(saver), Some(placer)) = (self.saver.get(), self.placer.get()) else { continue };
             let rows = blocks.iter().flat_map(Block::rows);
-            let rows = rows.map(|Row { kind, stream, body, .. }| (*kind, *stream, body.clone(), placer, number));
-            let save = [(EntryKind::Save, 0, row.encode(), saver, number)];
+            let rows = rows.map(|Row { kind, stream, body, .. }| (*kind, *stream, body.clone(), &self.placer, number));
+            let save = [(EntryKind::Save, 0, row.encode(), &self.saver, number)];
             let entry = |(kind, stream, body, owner, mark): (EntryKind, u64, bytes::Bytes, &Arc<dyn Owner>, u64)| {
                 Entry { kind, shard: self.id, stream, body, owner: owner.clone(), mark }
             };
