@@ -81,7 +81,7 @@ impl Groups {
                 Entry::Waits { who, ticket } => {
                     let joined = self.wait(&cell, |group, now| group.joined(&who, ticket, now)).await?;
                     // The record may have it in place of another, whose instance id it took over.
-                    settled_offsets(&self.core, name)?.wait().await?;
+                    self.recorded(&cell).await?;
                     Ok(Entered::Joined(joined))
                 }
             };
@@ -100,9 +100,19 @@ impl Groups {
         coordinator.recount(&cell);
         coordinator.changed.notify_one();
         let synced = self.wait(&cell, |group, now| group.synced(&who, ticket, now)).await?;
-        // Nobody acts for a generation that a restart would not know.
-        settled_offsets(&self.core, name)?.wait().await?;
+        self.recorded(&cell).await?;
         Ok(synced)
+    }
+
+    /// Waits until the members and their assignments are recorded: nobody acts for a generation that a restart would
+    /// not know.
+    async fn recorded(&self, cell: &Cell) -> Outcome {
+        let name = &cell.name;
+        if !cell.state.lock().group.is_recorded() {
+            return Err(Error::busy(format!("the members of group {name} could not be recorded: try again")).into());
+        }
+        settled_offsets(&self.core, name)?.wait().await?;
+        Ok(())
     }
 
     /// Waits for the response to a join or a sync. The group ensures that there is one in time.

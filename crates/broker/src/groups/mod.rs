@@ -455,10 +455,14 @@ impl Groups {
                     if state.group.version() != version {
                         cell.news.notify_waiters();
                     }
-                    if let Some(record) = state.group.unrecorded()
-                        && let Err(error) = append_offsets(&self.core, &cell.name, [record], &mut wakes)
-                    {
-                        tracing::warn!(group = %cell.name, %error, "the members of a consumer group are not recorded");
+                    if !state.group.is_recorded() {
+                        match append_offsets(&self.core, &cell.name, [state.group.to_record()], &mut wakes) {
+                            Ok(_) => state.group.recorded(),
+                            // The next change tries again; until then, no member gets its assignment.
+                            Err(error) => {
+                                tracing::warn!(group = %cell.name, %error, "the members of a group are not recorded");
+                            }
+                        }
                     }
                     return Ok(done);
                 }

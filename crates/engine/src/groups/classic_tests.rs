@@ -54,7 +54,10 @@ impl Log {
 
     /// Records what is new after a change.
     fn note(&mut self, group: &mut Group) {
-        self.0.extend(group.unrecorded());
+        if !group.is_recorded() {
+            self.0.push(group.to_record());
+            group.recorded();
+        }
     }
 
     fn restore(&self, now: Now) -> Group {

@@ -19,8 +19,10 @@
 //! | session timeout, rebalance timeout, ms | u32, u32 |
 //! | protocols | list of name (text) and metadata (bytes) |
 //! | topics to which it subscribes, if known | optional list of text |
-//! | partitions that it reads, as far as known | list of topic (text) and partition (u32) |
+//! | partitions that it reads, as far as known | list of topic (text) and its partitions (list of u32) |
 //! | assignment | bytes |
+
+use std::collections::BTreeSet;
 
 use bytes::{BufMut, Bytes};
 
@@ -50,7 +52,7 @@ pub struct SavedMember {
     pub rebalance_timeout_ms: u32,
     pub protocols: Vec<Protocol>,
     pub topics: Option<Vec<Pattern>>,
-    pub reads: Vec<TopicPartition>,
+    pub reads: BTreeSet<TopicPartition>,
     pub assignment: Bytes,
 }
 
@@ -89,9 +91,11 @@ impl SavedMember {
         put_optional(out, self.topics.as_ref(), |out, topics| {
             put_list(out, topics, |out, topic| put_text(out, topic.as_str()));
         });
-        put_list(out, &self.reads, |out, read| {
-            put_text(out, read.topic.as_str());
-            out.put_u32(read.partition);
+        let reads: Vec<&TopicPartition> = self.reads.iter().collect();
+        let topics: Vec<&[&TopicPartition]> = reads.chunk_by(|a, b| a.topic == b.topic).collect();
+        put_list(out, &topics, |out, of_topic| {
+            put_text(out, of_topic[0].topic.as_str());
+            put_list(out, of_topic, |out, read| out.put_u32(read.partition));
         });
         put_long(out, &self.assignment);
     }
@@ -109,8 +113,12 @@ impl SavedMember {
             })?,
             topics: optional(fields, |fields| list(fields, |fields| Pattern::parse(fields.text()?)))?,
             reads: list(fields, |fields| {
-                Ok(TopicPartition { topic: TopicName::parse(fields.text()?)?, partition: fields.u32()? })
-            })?,
+                let topic = TopicName::parse(fields.text()?)?;
+                list(fields, |fields| Ok(TopicPartition { topic: topic.clone(), partition: fields.u32()? }))
+            })?
+            .into_iter()
+            .flatten()
+            .collect(),
             assignment: Bytes::copy_from_slice(fields.long()?),
         })
     }

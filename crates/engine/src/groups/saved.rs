@@ -40,11 +40,20 @@ impl Group {
         self.note_classic(now);
     }
 
-    /// Returns the record about classic members that the topic of offsets lacks, once. No member may receive an
-    /// assignment before it is committed.
-    pub fn unrecorded(&mut self) -> Option<OffsetsRecord> {
-        let saved = self.classic.unrecorded()?;
-        Some(OffsetsRecord::Generation { group: self.name.clone(), saved })
+    /// Returns `true` if the topic of offsets has the classic members and their assignments. No member may receive an
+    /// assignment before it has, and before that record is committed.
+    pub fn is_recorded(&self) -> bool {
+        self.classic.is_recorded()
+    }
+
+    /// Returns the record about the classic members.
+    pub fn to_record(&self) -> OffsetsRecord {
+        OffsetsRecord::Generation { group: self.name.clone(), saved: self.classic.to_record() }
+    }
+
+    /// Notes that the record about the classic members was appended.
+    pub fn recorded(&mut self) {
+        self.classic.recorded();
     }
 
     /// Restores a change from the topic of offsets.

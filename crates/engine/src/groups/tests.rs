@@ -475,7 +475,10 @@ fn saved_member(name: &str, partition: u32, bytes: &[u8]) -> SavedMember {
         rebalance_timeout_ms: partition,
         protocols: vec![Protocol { name: "range".into(), metadata: bytes.to_vec().into() }],
         topics: is_known.then(|| patterns("a,b")),
-        reads: vec![TopicPartition { topic: topic("t"), partition }],
+        reads: ["t", "t.u"]
+            .iter()
+            .flat_map(|name| [partition, 7].map(|partition| TopicPartition { topic: topic(name), partition }))
+            .collect(),
         assignment: bytes.to_vec().into(),
     }
 }

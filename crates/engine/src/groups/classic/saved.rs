@@ -6,8 +6,8 @@ use crate::groups::wait::Wait;
 use crate::groups::{MemberId, Now};
 use crate::pattern::Pattern;
 
-/// Maximum bytes of the members and assignments that are recorded. The members of a larger group have to join again
-/// after a restart.
+/// Maximum bytes of the metadata and assignments of members that are recorded. The members of a larger group have to
+/// join again after a restart.
 const RECORDED_BYTES_MAX: usize = 1 << 20;
 
 impl Classic {
@@ -31,26 +31,34 @@ impl Classic {
         }
     }
 
-    /// Returns what the topic of offsets lacks, once: the members and their assignments, or `None` inside if what it
-    /// has is void. While members join, it keeps those of the generation before: they are still members.
-    pub(in crate::groups) fn unrecorded(&mut self) -> Option<Option<SavedGeneration>> {
-        if self.phase == Phase::Empty {
-            return self.recorded.take().map(|_| None);
+    /// Returns `true` if the topic of offsets has the members and their assignments. While members join, it keeps those
+    /// of the generation before: they are still members.
+    pub(in crate::groups) fn is_recorded(&self) -> bool {
+        match self.phase {
+            Phase::Empty => self.recorded.is_none(),
+            Phase::Preparing { .. } | Phase::Completing => true,
+            Phase::Stable => self.recorded == Some(self.generation),
         }
-        if self.phase != Phase::Stable || self.recorded == Some(self.generation) {
+    }
+
+    /// Returns the members and their assignments for the topic of offsets; `None` if there are none, or if they are too
+    /// large.
+    pub(in crate::groups) fn to_record(&self) -> Option<SavedGeneration> {
+        if self.phase != Phase::Stable || self.held_bytes() > RECORDED_BYTES_MAX {
             return None;
         }
-        self.recorded = Some(self.generation);
-        if self.held_bytes() > RECORDED_BYTES_MAX {
-            return Some(None);
-        }
-        Some(Some(SavedGeneration {
+        Some(SavedGeneration {
             number: self.generation,
             protocol_type: self.protocol_type.clone(),
             protocol: self.protocol.clone(),
             leader: self.leader.clone(),
             members: self.members.iter().map(|(id, member)| member.to_save(id)).collect(),
-        }))
+        })
+    }
+
+    /// Notes that the topic of offsets has what [`Classic::to_record`] returned.
+    pub(in crate::groups) fn recorded(&mut self) {
+        self.recorded = (self.phase == Phase::Stable).then_some(self.generation);
     }
 }
 
@@ -64,7 +72,7 @@ impl Member {
             rebalance_timeout_ms: saved.rebalance_timeout_ms,
             protocols: saved.protocols,
             topics: saved.topics,
-            reads: saved.reads.into_iter().collect(),
+            reads: saved.reads,
             assignment: saved.assignment,
             join: Wait::None,
             sync: Wait::None,
@@ -85,7 +93,7 @@ impl Member {
             rebalance_timeout_ms: self.rebalance_timeout_ms,
             protocols: self.protocols.clone(),
             topics: self.topics.clone().filter(|topics| topics.iter().all(is_name)),
-            reads: self.reads.iter().cloned().collect(),
+            reads: self.reads.clone(),
             assignment: self.assignment.clone(),
         }
     }
