@@ -4,6 +4,8 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 
+use consensus::Random;
+
 /// Number of inputs that are derived from each seed.
 const DERIVED: u64 = 1_000;
 /// Maximum number of changes that make an input out of a seed.
@@ -61,7 +63,7 @@ fn each_folder_of_seeds_has_a_target() {
 #[test]
 fn derived_inputs_are_reproducible_and_differ_from_their_seed() {
     let seeds = [b"a first seed of some length".to_vec(), b"another one".to_vec()];
-    let derive = |number| derived(&seeds, 0, &mut Random(number));
+    let derive = |number| derived(&seeds, 0, &mut Random::new(number));
     let inputs: Vec<Vec<u8>> = (0..100).map(derive).collect();
     assert_eq!(inputs, (0..100).map(derive).collect::<Vec<_>>());
     let changed = inputs.iter().filter(|input| **input != seeds[0]).count();
@@ -76,7 +78,7 @@ fn check_all(target: &str, check: fn(&[u8])) {
     let seeds: Vec<Vec<u8>> = paths.iter().map(|path| fs::read(path).expect("a seed")).collect();
     for (at, path) in paths.iter().enumerate() {
         check_one(&name(path), check, &seeds[at]);
-        let mut random = Random(at as u64);
+        let mut random = Random::new(at as u64);
         for _ in 0..DERIVED {
             check_one(&name(path), check, &derived(&seeds, at, &mut random));
         }
@@ -94,12 +96,12 @@ fn check_one(seed: &str, check: fn(&[u8]), input: &[u8]) {
 /// Returns the seed at this place with a few changes.
 fn derived(seeds: &[Vec<u8>], at: usize, random: &mut Random) -> Vec<u8> {
     let mut input = seeds[at].clone();
-    for _ in 0..=random.below(CHANGES_MAX) {
-        let place = random.below(input.len() + 1);
-        let length = (1 + random.below(PIECE_BYTES_MAX)).min(input.len() - place);
-        match random.below(6) {
-            0 if length > 0 => input[place] ^= 1 << random.below(8),
-            1 if length > 0 => input[place] = LIMITS[random.below(LIMITS.len())],
+    for _ in 0..=below(random, CHANGES_MAX) {
+        let place = below(random, input.len() + 1);
+        let length = (1 + below(random, PIECE_BYTES_MAX)).min(input.len() - place);
+        match below(random, 6) {
+            0 if length > 0 => input[place] ^= 1 << below(random, 8),
+            1 if length > 0 => input[place] = LIMITS[below(random, LIMITS.len())],
             2 => drop(input.drain(place..place + length)),
             3 => {
                 let piece = input[place..place + length].to_vec();
@@ -107,14 +109,18 @@ fn derived(seeds: &[Vec<u8>], at: usize, random: &mut Random) -> Vec<u8> {
             }
             4 => input.truncate(place),
             _ => {
-                let other = &seeds[random.below(seeds.len())];
-                let from = random.below(other.len() + 1);
+                let other = &seeds[below(random, seeds.len())];
+                let from = below(random, other.len() + 1);
                 let piece = &other[from..(from + PIECE_BYTES_MAX).min(other.len())];
                 input.splice(place..place + length, piece.iter().copied());
             }
         }
     }
     input
+}
+
+fn below(random: &mut Random, end: usize) -> usize {
+    random.below(end as u64) as usize
 }
 
 fn corpus() -> PathBuf {
@@ -128,18 +134,4 @@ fn list(folder: &Path) -> Vec<PathBuf> {
 
 fn name(path: &Path) -> String {
     path.file_name().expect("a name").to_string_lossy().into_owned()
-}
-
-/// Generator of pseudorandom numbers: SplitMix64.
-struct Random(u64);
-
-impl Random {
-    /// Returns a number below `end`, which is not 0.
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % end as u64) as usize
-    }
 }
