@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Instant;
 
 use client::{Client, ClientSettings};
@@ -16,10 +15,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::command::{Done, run};
+use super::ports::free_ports;
 use super::server::{PATIENCE, connect, program, until, within};
 
-/// First port of the first node. The ports that the system assigns by itself are higher.
-const PORTS_FROM: u16 = 14_000;
 /// Ports of a node: one for other nodes, one for each door, and one for its own state.
 const PORTS: u16 = 8;
 /// Doors of a node, in the order of their ports after that of the cluster.
@@ -61,7 +59,7 @@ impl Cluster {
 
     /// Makes the directory of the first node, which is not started.
     pub fn found(&mut self) -> Done {
-        let port = self.nodes.entry(1).or_insert_with(|| Node { child: None, port: free_ports() }).port;
+        let port = self.nodes.entry(1).or_insert_with(|| Node { child: None, port: free_ports(PORTS) }).port;
         let (data, advertise) = (self.data(1), format!("127.0.0.1:{port}"));
         thalweg(&["cluster", "init", "--data", path(&data), "--advertise", &advertise])
     }
@@ -82,7 +80,7 @@ impl Cluster {
 
     /// Makes a directory of a new node with a token. Returns its number, or the error of the command.
     pub fn join(&mut self, token: &str) -> Result<u64, String> {
-        let port = free_ports();
+        let port = free_ports(PORTS);
         let joining = self.folder.path().join("joining");
         let advertise = format!("127.0.0.1:{port}");
         let done = thalweg(&["--json", "cluster", "join", token, "--data", path(&joining), "--advertise", &advertise]);
@@ -327,22 +325,4 @@ fn thalweg(args: &[&str]) -> Done {
 
 fn path(path: &std::path::Path) -> &str {
     path.to_str().expect("UTF-8")
-}
-
-/// Returns the first of [`PORTS`] free ports. No other test of this process gets them.
-fn free_ports() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Test processes that run side by side begin at different ports.
-    let of_process = (std::process::id() % 160) as u16 * 100;
-    loop {
-        let at = NEXT.fetch_add(PORTS, Ordering::Relaxed);
-        let port = PORTS_FROM + (of_process + at) % 16_000;
-        let is_free = |port| {
-            let address = SocketAddr::from(([127, 0, 0, 1], port));
-            TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok()
-        };
-        if (port..port + PORTS).all(is_free) {
-            return port;
-        }
-    }
 }

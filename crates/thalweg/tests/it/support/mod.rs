@@ -1,6 +1,7 @@
 //! Helpers of the tests: the broker in a separate process, the program, peers, and checks.
 
 pub mod server;
+pub mod ports;
 pub mod command;
 pub mod reading;
 pub mod raw;

@@ -10,6 +10,8 @@ use client::{Address, Client, ClientSettings, Login};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use super::ports::free_ports;
+
 /// Maximum duration of any operation on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Polling interval of conditions without a notification.
@@ -100,8 +102,9 @@ impl Server {
 
     pub fn launch(launch: Launch) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let any = "127.0.0.1:0".parse().expect("an address");
-        let (child, [address, kafka, sqs]) = spawn(&launch, folder.path(), [any; 3]);
+        let port = free_ports(3);
+        let addresses = [port, port + 1, port + 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let (child, [address, kafka, sqs]) = spawn(&launch, folder.path(), addresses);
         Self { child, address, kafka, sqs, launch, folder }
     }
 
