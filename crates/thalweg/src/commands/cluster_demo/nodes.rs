@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,8 +14,8 @@ use crate::output::{FAILED, Failure, Result};
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 const POLL_EVERY: Duration = Duration::from_millis(5);
-/// Attempts to find a port that is free for both TCP and UDP.
-const PORT_TRIES: usize = 100;
+/// Ports of the nodes. The system assigns only higher ones by itself, so no client takes the port of a killed node.
+const PORTS: Range<u16> = 20_000..32_000;
 /// End of a log that a failure shows, in bytes.
 const LOG_SHOWN: usize = 2000;
 
@@ -22,6 +23,8 @@ const LOG_SHOWN: usize = 2000;
 pub(super) struct Nodes {
     folder: PathBuf,
     nodes: Vec<Node>,
+    /// Ports that no node uses yet.
+    ports: Range<u16>,
 }
 
 /// Node with its process, if it runs.
@@ -37,14 +40,16 @@ impl Nodes {
     pub(super) fn new() -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("thalweg-cluster-demo-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
-        Ok(Self { folder, nodes: Vec::new() })
+        // Two demonstrations side by side begin at different ports.
+        let first = PORTS.start + (std::process::id() % 1000) as u16 * 10;
+        Ok(Self { folder, nodes: Vec::new(), ports: first..PORTS.end })
     }
 
     /// Founds the cluster with the first node, or joins one more node to it, and starts that node.
     pub(super) fn add(&mut self) -> Result {
         let number = self.nodes.len() + 1;
         let data = self.folder.join(format!("node-{number}"));
-        let node = Node { native: free_port()?, cluster: free_port()?, data, child: None };
+        let node = Node { native: self.free_port()?, cluster: self.free_port()?, data, child: None };
         let advertise = format!("127.0.0.1:{}", node.cluster);
         let to = ["--data", text(&node.data)?, "--advertise", &advertise];
         match self.nodes.first() {
@@ -57,6 +62,16 @@ impl Nodes {
         };
         self.nodes.push(node);
         self.start(number as u64)
+    }
+
+    /// Takes a port that is free for TCP and for UDP.
+    fn free_port(&mut self) -> Result<u16> {
+        let is_free = |port| {
+            let address = (Ipv4Addr::LOCALHOST, port);
+            TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok()
+        };
+        let free = self.ports.find(|port| is_free(*port));
+        free.ok_or_else(|| Failure::new(FAILED, format!("no port up to {} is free for both TCP and UDP", PORTS.end)))
     }
 
     /// Starts the process of a node on its ports.
@@ -153,16 +168,4 @@ fn text(path: &Path) -> Result<&str> {
     path.to_str().ok_or_else(|| {
         Failure::new(FAILED, format!("the temporary folder {} is not UTF-8: set TMPDIR", path.display()))
     })
-}
-
-/// Returns a port that is free for TCP and for UDP: a node that is started again needs its own.
-fn free_port() -> Result<u16> {
-    for _ in 0..PORT_TRIES {
-        let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let port = tcp.local_addr()?.port();
-        if UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    Err(Failure::new(FAILED, "no port is free for both TCP and UDP"))
 }
