@@ -226,7 +226,8 @@ fn only_committed_entries_survive_a_power_cut_at_any_operation() {
         }
         cuts += 1;
     }
-    assert!(cuts > 200, "{cuts}");
+    // How many operations there are depends on how many entries share a block.
+    assert!(cuts > 100, "{cuts}");
 }
 
 #[test]
