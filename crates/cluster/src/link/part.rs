@@ -109,6 +109,14 @@ pub struct Part {
 }
 
 impl Part {
+    /// Drops the entries of an append. What is left tells the position before them, and how much is committed.
+    pub fn drop_entries(&mut self) {
+        self.blocks.clear();
+        if let Kind::Append { entries, .. } = &mut self.message.kind {
+            entries.clear();
+        }
+    }
+
     /// Returns the size of the part in a frame.
     pub fn encoded_bytes(&self) -> usize {
         PART_HEAD_BYTES

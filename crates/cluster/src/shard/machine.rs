@@ -91,10 +91,11 @@ pub(super) struct Machine {
     lease: Time,
     stance: Stance,
     roster: Roster,
-    /// Numbers of the saves that were given to the journal and are not on disk yet.
-    saving: VecDeque<u64>,
-    /// Saves that the journal has to keep: the number of each, and the index of its last entry, or 0. Save 0 is that of
-    /// the entries that were read.
+    /// Saves that were given to the journal and are not on disk yet: the number of each, and the index of its first
+    /// entry, if it has any.
+    saving: VecDeque<(u64, Option<Index>)>,
+    /// Saves that the journal has to keep: the number of each, and the last index up to then of an entry that no later
+    /// save on disk replaces. Save 0 is that of the entries that were read.
     unsettled: VecDeque<(u64, Index)>,
     /// Number of the last save that the journal need not keep.
     settled_save: Option<u64>,
@@ -229,7 +230,13 @@ impl Machine {
 
     /// Notes that a save, and all before it, is on disk.
     pub fn saved(&mut self, number: u64) {
-        while self.saving.pop_front_if(|saving| *saving <= number).is_some() {}
+        while let Some((saved, first)) = self.saving.pop_front_if(|(saving, _)| *saving <= number) {
+            let Some(first) = first else { continue };
+            // Entries that these replace are not needed any more: they will never be settled.
+            let before = self.unsettled.partition_point(|(unsettled, _)| *unsettled < saved);
+            let replaced = self.unsettled.range_mut(..before).rev().take_while(|(_, last)| *last >= first);
+            replaced.for_each(|(_, last)| *last = first - 1);
+        }
         self.replica.saved(number);
     }
 
@@ -251,13 +258,14 @@ impl Machine {
         let mut effects = Effects::default();
         for save in output.saves {
             let consensus::Save { number, install, hard, entries, commit } = save;
-            self.saving.push_back(number);
+            self.saving.push_back((number, entries.first().map(|first| first.position.index)));
             if let Some(point) = &install {
                 self.settled = point.position.index;
                 self.blocks = Blocks::from(self.settled + 1);
                 self.unsettled.iter_mut().for_each(|(_, last)| *last = 0);
             }
-            self.unsettled.push_back((number, entries.last().map_or(0, |last| last.position.index)));
+            let before = self.unsettled.back().map_or(0, |(_, last)| *last);
+            self.unsettled.push_back((number, entries.last().map_or(before, |last| last.position.index)));
             let (rows, entries) = self.take_blocks(entries);
             let with_roster = |point| (point, self.roster.clone());
             effects.saves.push((number, rows, SaveRow { install: install.map(with_roster), hard, commit, entries }));
@@ -470,5 +478,59 @@ impl Machine {
 
     pub fn stopped(&self) -> Option<&str> {
         self.replica.stopped()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::link::Row;
+
+    fn follower() -> Machine {
+        let log = Log::of_founder(Members::of_voters(1..=3));
+        let settled = log.base().position.index;
+        let begin = Begin { log, settled, blocks: Vec::new(), roster: Roster::default(), unsettled: None };
+        Machine::start((ShardId::FIRST, 2), begin, Settings::default(), 7, 0).expect("it starts")
+    }
+
+    /// Returns an append of a leader: entries of its term after `prev`, up to an index.
+    fn append(term: Term, from: NodeId, prev: Position, last: Index, commit: Index) -> Part {
+        let block = Block::new(vec![Row::new(EntryKind::Batch, 0, Bytes::from_static(b"record"))]).expect("a row");
+        let positions = (prev.index + 1..=last).map(|index| Position { term, index });
+        let entries: Vec<_> = positions.map(|position| Entry { position, body: Body::Block(block.size()) }).collect();
+        let blocks = vec![block; entries.len()];
+        let message = Message { from, to: 2, term, kind: Kind::Append { prev, commit, entries } };
+        Part { shard: ShardId::FIRST, message, blocks }
+    }
+
+    #[test]
+    fn entries_that_were_replaced_are_not_kept_in_the_journal() {
+        let mut machine = follower();
+        let base = machine.point().expect("a point").position;
+        let take = |machine: &mut Machine, part: Part| {
+            machine.receive(part, 1).expect("it fits");
+            let saves = machine.work(1).saves;
+            saves.last().map(|(number, ..)| *number)
+        };
+        // Ten entries of a leader that loses its leadership, of which one is committed.
+        let first = take(&mut machine, append(1, 1, base, base.index + 10, base.index + 1)).expect("a save");
+        machine.saved(first);
+        machine.settled(base.index + 1);
+        assert_eq!(machine.keep().1, None, "nine entries are not committed");
+        // Another leader replaces all but the first two.
+        let prev = Position { term: 1, index: base.index + 2 };
+        let second = take(&mut machine, append(2, 3, prev, base.index + 4, base.index + 2)).expect("a save");
+        machine.work(1);
+        machine.settled(base.index + 2);
+        assert_eq!(machine.keep().1, None, "what replaces them is not on the disk yet");
+        machine.saved(second);
+        machine.work(1);
+        assert_eq!(machine.keep().1, Some(first));
+        let committed = append(2, 3, Position { term: 2, index: base.index + 4 }, base.index + 4, base.index + 4);
+        assert_eq!(take(&mut machine, committed), None);
+        machine.settled(base.index + 4);
+        assert_eq!(machine.keep().1, Some(second));
     }
 }

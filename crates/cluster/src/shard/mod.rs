@@ -41,6 +41,9 @@ use places::{Placer, Places, Saver};
 
 /// Maximum bytes that publishers have queued, or that wait for other nodes. Above it, a publish is refused.
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
+/// The same limit as a part of the journal. What is not committed cannot leave the journal, and if the other nodes wait
+/// for this one, nothing is committed that it cannot write.
+const QUEUE_PART: u64 = 4;
 /// Bytes of the log in memory above which a follower takes no more records: it applies too slowly.
 const HELD_BYTES_MAX: u64 = 128 << 20;
 /// Maximum rows, and bytes of rows, of one entry: they fit into one block of the journal.
@@ -82,6 +85,7 @@ pub struct Shard {
     format: u32,
     clock: Clock,
     journal: Arc<Journal>,
+    queue_bytes_max: u64,
     machine: Mutex<Machine>,
     queue: Mutex<Queue>,
     /// Held while committed entries are settled, one thread at a time.
@@ -136,6 +140,7 @@ impl Shard {
             node,
             format,
             clock,
+            queue_bytes_max: QUEUE_BYTES_MAX.min(journal.capacity() / QUEUE_PART),
             journal,
             machine: Mutex::new(machine),
             queue: Mutex::default(),
@@ -204,17 +209,20 @@ impl Shard {
         }
     }
 
-    /// Takes a part that another node has sent. Parts with records are dropped while the journal has no room, while
-    /// this node applies too slowly, or while damaged records are replaced: they are sent again.
-    pub fn receive(&self, part: Part) {
-        let is_room = || {
-            !self.is_paused.load(Ordering::Acquire)
-                && self.journal.admit().is_ok()
-                && self.machine.lock().held_bytes() < HELD_BYTES_MAX
-        };
-        if !part.blocks.is_empty() && !is_room() {
-            self.counts.put_off.fetch_add(1, Ordering::Relaxed);
-            return;
+    /// Takes a part that another node has sent. While the journal has no room, or this node applies too slowly, it takes
+    /// no records, which are sent again, but what a part says of the records before them: once those are known to be
+    /// committed, they can leave the journal. Parts with records are dropped while damaged records are replaced.
+    pub fn receive(&self, mut part: Part) {
+        let has_room = || self.journal.admit().is_ok() && self.machine.lock().held_bytes() < HELD_BYTES_MAX;
+        if !part.blocks.is_empty() {
+            let is_paused = self.is_paused.load(Ordering::Acquire);
+            if is_paused || !has_room() {
+                self.counts.put_off.fetch_add(1, Ordering::Relaxed);
+                part.drop_entries();
+            }
+            if is_paused {
+                return;
+            }
         }
         if let Err(error) = self.check_changes(&part) {
             return self.fail(error);
@@ -610,7 +618,7 @@ impl Shard {
     fn notify_room(&self) {
         {
             let mut queue = self.queue.lock();
-            if !queue.is_missed || self.waiting_bytes(&queue) >= QUEUE_BYTES_MAX / 2 {
+            if !queue.is_missed || self.waiting_bytes(&queue) >= self.queue_bytes_max / 2 {
                 return;
             }
             queue.is_missed = false;
@@ -725,7 +733,7 @@ impl ShardLog for Shard {
         self.journal.admit()?;
         let mut queue = self.queue.lock();
         let waiting = self.waiting_bytes(&queue);
-        if waiting < QUEUE_BYTES_MAX {
+        if waiting < self.queue_bytes_max {
             return Ok(());
         }
         queue.is_missed = true;

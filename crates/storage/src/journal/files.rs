@@ -198,6 +198,11 @@ impl Files {
         self.spare_bytes.load(Ordering::Relaxed)
     }
 
+    /// Returns the bytes of all files that there may be.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.file_bytes * self.files_max as u64
+    }
+
     fn note_change(&self, state: &State) {
         let is_full = state.trouble.as_ref().is_some_and(|trouble| trouble.kind == ErrorKind::DiskFull);
         self.is_stuck.store(state.spare.is_empty() && is_full, Ordering::Relaxed);

@@ -521,6 +521,11 @@ impl Journal {
         self.shared.broken.get().cloned()
     }
 
+    /// Returns the bytes that the journal can hold.
+    pub fn capacity(&self) -> u64 {
+        self.shared.files.capacity()
+    }
+
     pub fn stats(&self) -> JournalStats {
         let counts = &self.shared.counts;
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
