@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use consensus::{Change, Step};
 
 use super::bugs::Bug;
-use super::truth::Outcome;
 use super::{Event, MS, NODES, World, number};
+use crate::violation::Outcome;
 
 impl World {
     pub(super) fn client(&mut self) -> Outcome {

@@ -4,8 +4,8 @@ use consensus::{Members, NodeId, Status, Time};
 
 use super::bugs::Bug;
 use super::node::Node;
-use super::truth::{Outcome, Violation, check};
 use super::{Event, MS, NODES, Rates, World, place};
+use crate::violation::{Outcome, Violation, check};
 
 /// Time after the last fault within which everything has to be in order.
 const HEALING: Time = 30_000 * MS;

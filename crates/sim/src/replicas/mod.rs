@@ -13,16 +13,19 @@ mod node;
 mod truth;
 mod work;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::AddAssign;
 
-use consensus::{Kind, Log, Members, Message, NodeId, Position, Random, Refused, Replica, Settings, Time};
+use consensus::{Kind, Log, Members, Message, NodeId, Random, Refused, Replica, Settings, Time};
 
+use crate::agenda::Agenda;
+use crate::clock::Clock;
+use crate::violation::{Outcome, Violation, digest_after};
 pub use bugs::Bug;
 use disk::{Content, Digest, Disk};
-use node::{Clock, Node, Process, digest_after};
-pub use truth::Violation;
-use truth::{Outcome, Truth};
+use node::{Node, Process};
+use truth::Truth;
 
 const MS: Time = 1_000_000;
 /// Time between two ticks of a node, by its clock.
@@ -42,6 +45,30 @@ pub struct Run {
     pub crashes: u64,
     /// Digest of all that happened: equal for two runs of a seed.
     pub trace: u64,
+}
+
+impl AddAssign for Run {
+    fn add_assign(&mut self, other: Self) {
+        self.events += other.events;
+        self.elections += other.elections;
+        self.committed += other.committed;
+        self.changes += other.changes;
+        self.installs += other.installs;
+        self.reads += other.reads;
+        self.crashes += other.crashes;
+        self.trace ^= other.trace;
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { events, elections, committed, changes, installs, reads, crashes, .. } = self;
+        write!(
+            f,
+            "{events} events, {elections} elections, {committed} entries committed, {changes} changes of members, \
+             {installs} states installed, {reads} reads, {crashes} crashes"
+        )
+    }
 }
 
 /// Runs a seed: `events` events with faults, and then without.
@@ -160,39 +187,12 @@ struct Flight {
     start: u32,
 }
 
-struct Scheduled {
-    at: Time,
-    order: u64,
-    event: Event,
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        self.order == other.order
-    }
-}
-
-impl Eq for Scheduled {}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
-
 struct World {
     random: Random,
     rates: Rates,
     bug: Option<Bug>,
     now: Time,
-    order: u64,
-    queue: BinaryHeap<Reverse<Scheduled>>,
+    agenda: Agenda<Event>,
     nodes: Vec<Node>,
     /// Time until which a link is cut, by sender and receiver.
     cut_until: [[Time; NODES]; NODES],
@@ -245,8 +245,7 @@ impl World {
             rates,
             bug,
             now: 0,
-            order: 0,
-            queue: BinaryHeap::new(),
+            agenda: Agenda::new(),
             nodes,
             cut_until: [[0; NODES]; NODES],
             truth,
@@ -264,16 +263,15 @@ impl World {
     }
 
     fn schedule(&mut self, after: Time, event: Event) {
-        self.order += 1;
-        self.queue.push(Reverse(Scheduled { at: self.now + after, order: self.order, event }));
+        self.agenda.add(self.now + after, event);
     }
 
     fn note(&mut self, what: u64) {
-        self.run.trace = digest_after(self.run.trace, Position { term: self.now, index: self.order }, what);
+        self.run.trace = digest_after(self.run.trace, [self.now, self.agenda.added(), what]);
     }
 
     fn turn(&mut self) -> Outcome {
-        let Some(Reverse(Scheduled { at, event, .. })) = self.queue.pop() else {
+        let Some((at, event)) = self.agenda.next() else {
             return Err(Violation("nothing happens any more".to_owned()));
         };
         self.now = at;

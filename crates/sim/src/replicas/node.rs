@@ -5,29 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use consensus::{Index, Members, Position, ReadTicket, Replica, Term, Time};
 
 use super::disk::{Content, Digest, Disk};
-
-/// Clock of a node, whose rate differs from the true one.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    origin: Time,
-    /// Rate in parts of a thousand.
-    rate: u64,
-}
-
-impl Clock {
-    pub fn new(origin: Time, rate: u64) -> Self {
-        Self { origin, rate }
-    }
-
-    pub fn at(self, now: Time) -> Time {
-        self.origin + now / 1000 * self.rate + now % 1000 * self.rate / 1000
-    }
-
-    /// Returns how long a span of this clock takes.
-    pub fn span(self, span: Time) -> Time {
-        span * 1000 / self.rate
-    }
-}
+use crate::clock::Clock;
 
 pub struct Node {
     pub clock: Clock,
@@ -67,14 +45,4 @@ impl Process {
     pub fn digest(&self) -> Digest {
         self.digests.get(&self.applied).copied().unwrap_or_default()
     }
-}
-
-/// Returns the state after a block.
-pub fn digest_after(before: Digest, position: Position, content: Content) -> Digest {
-    let mut digest = before;
-    for part in [position.term, position.index, content] {
-        digest = (digest ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        digest ^= digest >> 29;
-    }
-    digest
 }

@@ -5,17 +5,7 @@ use std::collections::BTreeMap;
 use consensus::{Body, Entry, Index, Members, NodeId, Position, Term};
 
 use super::disk::{Content, Digest};
-
-/// A rule that does not hold, in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation(pub String);
-
-pub type Outcome = Result<(), Violation>;
-
-/// Fails with a violation unless a condition holds.
-pub fn check(holds: bool, text: impl FnOnce() -> String) -> Outcome {
-    if holds { Ok(()) } else { Err(Violation(text())) }
-}
+use crate::violation::{Outcome, Violation, check};
 
 /// History of a shard.
 #[derive(Default)]

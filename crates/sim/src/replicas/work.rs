@@ -4,9 +4,9 @@ use consensus::{Body, Index, Kind, Message, NodeId, Output, Position, Role, Save
 
 use super::bugs::Bug;
 use super::disk::Digest;
-use super::node::{Node, Process, digest_after};
-use super::truth::{Outcome, Violation, check};
+use super::node::{Node, Process};
 use super::{Event, Flight, MS, NODES, World, number, place};
+use crate::violation::{Outcome, Violation, check, digest_after};
 
 impl World {
     /// Takes the work of a replica and does it.
@@ -165,7 +165,7 @@ impl World {
         let entry = process.replica.log().entry(index)?;
         let content = process.contents.get(&entry.position).copied().unwrap_or_default();
         let is_block = matches!(entry.body, Body::Block(_));
-        Some(if is_block { digest_after(before, entry.position, content) } else { before })
+        Some(if is_block { digest_after(before, [entry.position.term, entry.position.index, content]) } else { before })
     }
 
     pub(super) fn commit(&mut self, at: usize, committed: Index) -> Outcome {
