@@ -40,4 +40,4 @@ pub use shard_log::{Front, Kept, ShardLog};
 pub use shared::{StoreSettings, StoredTopic};
 pub use sqlite::{SqlitePartition, SqliteStats, SqliteStore};
 pub use store::manifest::{Manifest, PartitionExtent, Wanted};
-pub use store::{Store, StoreStats};
+pub use store::{Store, StoreStats, Work};

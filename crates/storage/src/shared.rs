@@ -47,6 +47,9 @@ pub struct StoreSettings {
     /// Bytes of the reserve for a full disk, limited to an eighth of the disk. As many bytes have to be free before
     /// records are taken again, and after a journal file was created ahead of its use.
     pub reserve_bytes: u64,
+    /// `true` if the store has threads for its work. Otherwise nothing is written but in [`crate::Store::turn`]: a
+    /// simulation decides when.
+    pub has_threads: bool,
 }
 
 impl StoreSettings {
@@ -76,6 +79,7 @@ impl Default for StoreSettings {
             compaction: CompactionSettings::default(),
             sqlite: SqliteSettings::default(),
             reserve_bytes: 64 << 20,
+            has_threads: true,
         }
     }
 }

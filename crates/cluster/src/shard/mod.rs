@@ -130,6 +130,7 @@ struct Applier {
 impl Shard {
     fn start(
         (id, node, format): (ShardId, NodeId, u32),
+        has_thread: bool,
         machine: Machine,
         places: Places,
         journal: Arc<Journal>,
@@ -164,14 +165,15 @@ impl Shard {
             saver: Arc::new(Saver(weak.clone())),
             placer: Arc::new(Placer(weak.clone())),
         });
-        let weak = Arc::downgrade(&shard);
-        shard.journal.set_source(Arc::new(Pulled(weak.clone())));
-        let applier = shard.applier.clone();
-        let run = move || Self::run_applier(&weak, &applier);
-        let thread = std::thread::Builder::new().name("shard-apply".into()).spawn(run);
-        *shard.applier.thread.lock() = Some(thread.map_err(|error| {
-            Error::new(ErrorKind::Internal, format!("cannot start a thread for the cluster: {error}"))
-        })?);
+        shard.journal.set_source(Arc::new(Pulled(Arc::downgrade(&shard))));
+        if has_thread {
+            let (weak, applier) = (Arc::downgrade(&shard), shard.applier.clone());
+            let run = move || Self::run_applier(&weak, &applier);
+            let thread = std::thread::Builder::new().name("shard-apply".into()).spawn(run);
+            *shard.applier.thread.lock() = Some(thread.map_err(|error| {
+                Error::new(ErrorKind::Internal, format!("cannot start a thread for the cluster: {error}"))
+            })?);
+        }
         Ok(shard)
     }
 
@@ -588,14 +590,29 @@ impl Shard {
         rows.into_iter().try_for_each(|row| store.apply(row.kind, row.stream, row.body.clone()))
     }
 
+    /// Returns `true` if there is work for the shard's thread.
+    pub fn has_work(&self) -> bool {
+        *self.applier.has_work.lock()
+    }
+
+    /// Does the work of the shard's thread, for a shard without one: applies what other leaders have committed.
+    pub fn turn(&self) {
+        *self.applier.has_work.lock() = false;
+        self.apply_all();
+    }
+
+    fn apply_all(&self) {
+        match self.failed() {
+            Some(error) => self.give_up(&error),
+            None if self.store.get().is_some() => self.settle(true),
+            None => {}
+        }
+    }
+
     fn run_applier(weak: &Weak<Self>, applier: &Applier) {
         while !applier.is_stopped.load(Ordering::Acquire) {
             let Some(shard) = weak.upgrade() else { return };
-            match shard.failed() {
-                Some(error) => shard.give_up(&error),
-                None if shard.store.get().is_some() => shard.settle(true),
-                None => {}
-            }
+            shard.apply_all();
             let pause = if shard.led.load(Ordering::Acquire) == 0 { APPLY_PAUSE } else { Duration::ZERO };
             // The shard ends when nobody else has it.
             drop(shard);

@@ -59,6 +59,7 @@ pub struct Opening {
     format: u32,
     seed: u64,
     clock: Clock,
+    has_thread: bool,
     log: Log,
     roster: Roster,
     /// Roster after the committed changes of the reading in progress.
@@ -85,6 +86,7 @@ impl Opening {
             format: FORMAT,
             seed,
             clock,
+            has_thread: true,
             log: Log::of_joiner(),
             roster: Roster::default(),
             read_roster: Roster::default(),
@@ -102,6 +104,11 @@ impl Opening {
     /// Reads the directory like a program that reads the log's rows up to a version.
     pub fn reads(self, format: u32) -> Self {
         Self { format, ..self }
+    }
+
+    /// Opens the shard without a thread: [`Shard::turn`] does its work.
+    pub fn without_thread(self) -> Self {
+        Self { has_thread: false, ..self }
     }
 
     /// Returns the shard, once the store is open.
@@ -271,7 +278,7 @@ impl Front for Opening {
             Error::new(ErrorKind::Internal, format!("the consensus of the cluster does not start: {refused:?}"))
         })?;
         let places = Places::read(needed_from.map(|(_, origin)| origin));
-        let shard = Shard::start((part.0, part.1, self.format), machine, places, journal, self.clock)?;
+        let shard = Shard::start((part.0, part.1, self.format), self.has_thread, machine, places, journal, self.clock)?;
         self.started = Some(shard.clone());
         Ok(shard)
     }

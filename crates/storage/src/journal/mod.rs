@@ -182,6 +182,10 @@ impl Gate {
         }
     }
 
+    fn is_shut(&self) -> bool {
+        self.state.lock().is_shut
+    }
+
     fn end(&self) {
         self.state.lock().is_over = true;
         self.opened.notify_all();
@@ -351,9 +355,15 @@ impl Journal {
             broken: OnceLock::new(),
             counts: Counts::default(),
         });
-        let mut threads = Vec::new();
+        Ok(Self { shared, threads: Mutex::default() })
+    }
+
+    /// Starts the threads that write, sync, and create files ahead of their use. Without them, [`Journal::turn`] does
+    /// their work.
+    pub(crate) fn start_threads(&self, settings: &JournalSettings) -> Result<()> {
+        let mut threads = self.threads.lock();
         let mut spawn = |name: String, run: Box<dyn FnOnce(&Shared) + Send>| -> Result<()> {
-            let shared = shared.clone();
+            let shared = self.shared.clone();
             let thread = std::thread::Builder::new().name(name).spawn(move || run(&shared));
             threads.push(thread.map_err(|error| {
                 Error::new(ErrorKind::Internal, format!("cannot start a thread for the journal: {error}"))
@@ -363,8 +373,37 @@ impl Journal {
         for i in 0..settings.threads() {
             spawn(format!("journal-{i}"), Box::new(move |shared| shared.run(i)))?;
         }
-        spawn("journal-files".into(), Box::new(Shared::prepare_files))?;
-        Ok(Self { shared, threads: Mutex::new(threads) })
+        spawn("journal-files".into(), Box::new(Shared::prepare_files))
+    }
+
+    /// Returns `true` if there is something to write.
+    pub(crate) fn has_work(&self) -> bool {
+        let queue = self.shared.queue.lock();
+        queue.is_called || !queue.entries.is_empty()
+    }
+
+    /// Does the work of the threads once, for a journal without any: creates the files that are wanted, then writes and
+    /// syncs one block of queued entries, or `seals` the last one if there are none. Returns `false` if there is nothing
+    /// to write, or if it cannot be written before a checkpoint or before segments are written.
+    pub(crate) fn turn(&self, seals: bool) -> bool {
+        let files = &self.shared.files;
+        while files.prepare_one().is_ok_and(|is_made| is_made) {}
+        if self.shared.gate.is_shut() {
+            return false;
+        }
+        let mut writer = self.shared.writer.lock();
+        // Without another file, only what fits into the present one, with its head, its end and a page for each.
+        let has_next = files.counts().1 > 0;
+        let fits = if has_next { u64::MAX } else { (writer.head.bytes - writer.at).saturating_sub(4 * PAGE_BYTES) };
+        let Some(entries) = self.shared.gather(&mut writer, Some(fits)) else { return false };
+        if entries.is_empty() && !seals {
+            return false;
+        }
+        let written = self.shared.write(&mut writer, entries, 0);
+        self.shared.writing.store(0, Ordering::Relaxed);
+        drop(writer);
+        self.shared.finish(written, 0);
+        true
     }
 
     /// Queues an entry after all others. Its owner is notified when it is durable.
@@ -614,7 +653,7 @@ impl Shared {
             let written = {
                 let mut writer = self.writer.lock();
                 self.gate.pass();
-                let Some(entries) = self.gather(&mut writer) else {
+                let Some(entries) = self.gather(&mut writer, None) else {
                     return;
                 };
                 let mut written = self.write(&mut writer, entries, thread);
@@ -629,8 +668,9 @@ impl Shared {
         }
     }
 
-    /// Takes queued entries, at most one block of them. Empty if the journal is idle; `None` if it has ended.
-    fn gather(&self, writer: &mut Writer) -> Option<Vec<Entry>> {
+    /// Takes queued entries, at most one block of them. Empty if the journal is idle and has to be sealed; `None` if it
+    /// has ended. With a limit of the bytes that fit, it does not wait: `None` if it has nothing to do, or no room.
+    fn gather(&self, writer: &mut Writer, fits: Option<u64>) -> Option<Vec<Entry>> {
         let mut queue = self.queue.lock();
         let mut is_filled = false;
         loop {
@@ -650,6 +690,9 @@ impl Shared {
                 // The last entries are sealed as well.
                 return (!writer.is_sealed && self.broken.get().is_none()).then(Vec::new);
             }
+            if fits.is_some() {
+                return (!writer.is_sealed).then(Vec::new);
+            }
             if writer.is_sealed {
                 self.has_work.wait(&mut queue);
             } else if self.has_work.wait_for(&mut queue, REST).timed_out()
@@ -662,7 +705,11 @@ impl Shared {
         if self.broken.get().is_some() {
             return None;
         }
-        let room = BODIES_BYTES_MAX.min((self.file_bytes / BLOCK_PART) as usize);
+        let fits = fits.unwrap_or(u64::MAX);
+        let room = BODIES_BYTES_MAX.min((self.file_bytes / BLOCK_PART).min(fits) as usize);
+        if queue.entries.front().is_some_and(|first| (first.body.len() + ROW_BYTES) as u64 > fits) {
+            return None;
+        }
         let mut count = 0;
         let mut bytes = 0;
         for entry in queue.entries.iter().take(ENTRIES_MAX - PLACES_MAX * PARTS_MAX) {

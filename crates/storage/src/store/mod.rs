@@ -79,6 +79,18 @@ pub struct StoreStats {
     pub sqlite: Option<SqliteStats>,
 }
 
+/// Work of the threads of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Writing and syncing a block of the journal.
+    Journal,
+    /// The same, or sealing the last block if nothing follows it.
+    Seal,
+    /// Writing committed batches to segments.
+    Segments,
+    Checkpoint,
+}
+
 pub struct Store {
     directory: u64,
     settings: StoreSettings,
@@ -329,6 +341,29 @@ impl Store {
             journal.stop();
         }
         self.broken().map_or_else(|| self.checkpoint(), Err)
+    }
+
+    /// Returns `true` if the journal has something to write.
+    pub fn has_unwritten(&self) -> bool {
+        self.shared.journal.get().is_some_and(|journal| journal.has_work())
+    }
+
+    /// Does a piece of work that a thread would do, for a store without threads. Returns `false` if there is none of it
+    /// now.
+    pub fn turn(&self, work: Work) -> Result<bool> {
+        match work {
+            Work::Journal | Work::Seal => {
+                Ok(self.shared.journal.get().is_some_and(|journal| journal.turn(work == Work::Seal)))
+            }
+            Work::Segments => {
+                let (bytes, failed) = self.flush();
+                let unflushed = self.shared.tails.unflushed.load(Ordering::Relaxed);
+                self.shared.gate.set_shut(unflushed > GATE_FACTOR * self.settings.unflushed_bytes_max && failed == 0);
+                self.trim_tails();
+                Ok(bytes > 0)
+            }
+            Work::Checkpoint => self.checkpoint().map(|()| true),
+        }
     }
 
     /// Writes pending batches to segments once. Returns the delay until the next call.

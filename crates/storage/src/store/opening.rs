@@ -106,11 +106,17 @@ impl Store {
         let store = Arc::new(store);
         store.open_sqlite(&mut topics)?;
         store.keep_reserve();
-        let background = &store.shared.background;
-        background.spawn("segments", Arc::downgrade(&store), true, Self::flush_if_due)?;
-        background.spawn("checkpoints", Arc::downgrade(&store), false, Self::checkpoint_if_due)?;
-        background.spawn("compaction", Arc::downgrade(&store), false, Self::compact_if_due)?;
+        if settings.has_threads {
+            store.start_threads()?;
+        }
         Ok((store, topics))
+    }
+
+    fn start_threads(self: &Arc<Self>) -> Result<()> {
+        let background = &self.shared.background;
+        background.spawn("segments", Arc::downgrade(self), true, Self::flush_if_due)?;
+        background.spawn("checkpoints", Arc::downgrade(self), false, Self::checkpoint_if_due)?;
+        background.spawn("compaction", Arc::downgrade(self), false, Self::compact_if_due)
     }
 
     /// Recovers a directory whose lock is held. `is_full`: releases all disk space that can be released.
@@ -165,6 +171,9 @@ impl Store {
         let gate = shared.gate.clone();
         let kept = (shared.room.clone(), shared.place.clone(), shared.streams.clone() as Arc<dyn Through>);
         let journal = Journal::start(disk.clone(), &journal_dir, directory, settings.journal, tail, gate, kept)?;
+        if settings.has_threads {
+            journal.start_threads(&settings.journal)?;
+        }
         let journal = shared.journal.get_or_init(|| Arc::new(journal)).clone();
         let topics = state.topics();
         let shared = state.shared.clone();
