@@ -135,8 +135,8 @@ const COMMANDS: &[Command] = &[
         run: soak::run,
     },
     Command {
-        usage: "simulate [seeds] [--from N]",
-        about: "Simulate the nodes of a shard with faults from seeds, 100000 by default, and find each planted bug",
+        usage: "simulate [nodes] [seeds] [--from N]",
+        about: "Simulate the consensus with faults from seeds, 100000 by default, and find each planted bug; or whole nodes",
         run: simulate::run,
     },
     Command {

@@ -3,20 +3,33 @@
 use crate::run::{Call, Outcome};
 
 const SEEDS: &str = "100000";
+/// Seeds of whole nodes, which take a thousand times as long.
+const NODE_SEEDS: &str = "2000";
 /// Seeds within which each planted bug has to be found.
 const BUG_SEEDS: u32 = 20_000;
 
 pub fn run(args: &[&str]) -> Outcome {
+    let (of_nodes, args) = match args {
+        ["nodes", rest @ ..] => (true, rest),
+        _ => (false, args),
+    };
+    let default = if of_nodes { NODE_SEEDS } else { SEEDS };
     let (seeds, from) = match args {
-        [] => (SEEDS, "0"),
+        [] => (default, "0"),
         [seeds] => (*seeds, "0"),
+        ["--from", from] => (default, *from),
         [seeds, "--from", from] => (*seeds, *from),
-        _ => return Err("the arguments are a number of seeds, and --from with the first one".into()),
+        _ => return Err("the arguments are `nodes`, a number of seeds, and --from with the first one".into()),
     };
     for number in [seeds, from] {
         number.parse::<u64>().map_err(|e| format!("'{number}': {e}"))?;
     }
-    let simulate = || Call::line("cargo run --quiet --release --package thalweg-sim -- replicas");
+    let simulate = || Call::line("cargo run --quiet --release --package thalweg-sim");
+    if of_nodes {
+        return simulate().args(["--", "nodes", "--seeds", seeds, "--from", from]).run();
+    }
+    // Alone, the consensus is built in seconds.
+    let simulate = || simulate().args(["--no-default-features", "--", "replicas"]);
     simulate().args(["--bugs", "--seeds", &BUG_SEEDS.to_string()]).run()?;
     simulate().args(["--seeds", seeds, "--from", from]).run()
 }
@@ -27,7 +40,7 @@ mod tests {
 
     #[test]
     fn other_arguments_are_refused() {
-        for args in [&["many"][..], &["1", "2"], &["1", "--from"], &["1", "--from", "x"]] {
+        for args in [&["many"][..], &["1", "2"], &["1", "--from"], &["1", "--from", "x"], &["nodes", "many"]] {
             assert!(run(args).is_err(), "{args:?}");
         }
     }

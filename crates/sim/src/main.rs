@@ -1,16 +1,25 @@
 //! Runs simulations by hand: `thalweg-sim --help`.
 
+use std::fmt::Display;
+use std::ops::AddAssign;
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use sim::replicas::{self, Bug, Run};
+use sim::Violation;
+use sim::replicas::{self, Bug};
 
 const HELP: &str = "\
-Simulate the nodes of a shard: disks, network, clocks and faults from a seed
+Simulate a cluster: disks, network, clocks and faults from a seed
 
 Usage: thalweg-sim replicas [--seeds N] [--from SEED] [--events N] [--jobs N]
        thalweg-sim replicas --bugs [--seeds N]
+       thalweg-sim nodes [--seeds N] [--from SEED] [--events N] [--jobs N]
+
+  replicas     the consensus, with a model of everything else
+  nodes        whole nodes with their stores
 
   --seeds N    seeds to run [10000]; with --bugs, at most so many for each bug
   --from SEED  first seed [0]
@@ -25,6 +34,8 @@ struct Options {
     events: usize,
     jobs: usize,
     has_bugs: bool,
+    /// Seeds between two reports of the progress.
+    report_every: u64,
 }
 
 fn main() -> ExitCode {
@@ -33,14 +44,20 @@ fn main() -> ExitCode {
     match args.as_slice() {
         ["replicas", rest @ ..] => match options(rest) {
             Ok(options) if options.has_bugs => find_bugs(&options),
-            Ok(options) => run_seeds(&options),
+            Ok(options) => run_seeds("replicas", &options, |seed, events| replicas::run(seed, events, None)),
+            Err(reason) => refuse(&reason),
+        },
+        #[cfg(feature = "nodes")]
+        ["nodes", rest @ ..] => match options(rest) {
+            Ok(options) if options.has_bugs => refuse("bugs are planted in replicas only"),
+            Ok(options) => run_seeds("nodes", &Options { report_every: 1000, ..options }, sim::nodes::run),
             Err(reason) => refuse(&reason),
         },
         ["--help" | "-h"] => {
             print!("{HELP}");
             ExitCode::SUCCESS
         }
-        _ => refuse("choose a simulation: replicas"),
+        _ => refuse("choose a simulation: replicas or nodes"),
     }
 }
 
@@ -51,7 +68,8 @@ fn refuse(reason: &str) -> ExitCode {
 
 fn options(args: &[&str]) -> Result<Options, String> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut options = Options { seeds: 10_000, from: 0, events: 2000, jobs: cores, has_bugs: false };
+    let mut options =
+        Options { seeds: 10_000, from: 0, events: 2000, jobs: cores, has_bugs: false, report_every: 100_000 };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let mut number = || {
@@ -70,89 +88,68 @@ fn options(args: &[&str]) -> Result<Options, String> {
     Ok(options)
 }
 
-/// Sums of all runs.
-#[derive(Default)]
-struct Sums {
-    seeds: AtomicU64,
-    events: AtomicU64,
-    elections: AtomicU64,
-    committed: AtomicU64,
-    changes: AtomicU64,
-    installs: AtomicU64,
-    reads: AtomicU64,
-    crashes: AtomicU64,
-}
-
-impl Sums {
-    fn add(&self, run: &Run) {
-        let add = |sum: &AtomicU64, number| {
-            sum.fetch_add(number, Ordering::Relaxed);
-        };
-        add(&self.seeds, 1);
-        add(&self.events, run.events);
-        add(&self.elections, run.elections);
-        add(&self.committed, run.committed);
-        add(&self.changes, run.changes);
-        add(&self.installs, run.installs);
-        add(&self.reads, run.reads);
-        add(&self.crashes, run.crashes);
-    }
-}
-
 /// Panics of the engine are caught and reported as violations: their text on the screen would only hide them.
 fn hide_panics() {
     std::panic::set_hook(Box::new(|_| {}));
 }
 
-fn run_seeds(options: &Options) -> ExitCode {
+/// Runs all seeds of a simulation.
+fn run_seeds<R>(name: &str, options: &Options, run: impl Fn(u64, usize) -> Result<R, Violation> + Sync) -> ExitCode
+where
+    R: AddAssign + Default + Display + Send,
+{
     if options.seeds > 1 {
         hide_panics();
     }
     let begun = Instant::now();
-    let (next, sums, has_failed) = (AtomicU64::new(0), Sums::default(), AtomicBool::new(false));
+    let (next, done, has_failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let sums = Mutex::new(R::default());
     std::thread::scope(|scope| {
         for _ in 0..options.jobs {
             scope.spawn(|| {
+                let mut own = R::default();
                 while !has_failed.load(Ordering::Relaxed) {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     if number >= options.seeds {
                         break;
                     }
                     let seed = options.from + number;
-                    match replicas::run(seed, options.events, None) {
-                        Ok(run) => sums.add(&run),
+                    match catch(|| run(seed, options.events)) {
+                        Ok(run) => {
+                            own += run;
+                            done.fetch_add(1, Ordering::Relaxed);
+                        }
                         Err(violation) => {
                             has_failed.store(true, Ordering::Relaxed);
                             eprintln!("seed {seed}: {}", violation.0);
                             eprintln!(
-                                "repeat just this with: thalweg-sim replicas --from {seed} --seeds 1 --events {}",
+                                "repeat just this with: thalweg-sim {name} --from {seed} --seeds 1 --events {}",
                                 options.events
                             );
                         }
                     }
-                    if number > 0 && number % 100_000 == 0 {
+                    if number > 0 && number % options.report_every == 0 {
                         eprintln!("{number} of {} seeds, {:.0} s", options.seeds, begun.elapsed().as_secs_f64());
                     }
                 }
+                *sums.lock().unwrap_or_else(PoisonError::into_inner) += own;
             });
         }
     });
     let seconds = begun.elapsed().as_secs_f64();
-    let sum = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
-    let seeds = sum(&sums.seeds);
-    println!(
-        "{seeds} seeds in {seconds:.1} s ({:.0} a minute): {} events, {} elections, {} entries committed, {} changes \
-         of members, {} states installed, {} reads, {} crashes",
-        seeds as f64 / seconds * 60.0,
-        sum(&sums.events),
-        sum(&sums.elections),
-        sum(&sums.committed),
-        sum(&sums.changes),
-        sum(&sums.installs),
-        sum(&sums.reads),
-        sum(&sums.crashes),
-    );
-    if has_failed.load(Ordering::Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let seeds = done.into_inner();
+    let sums = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
+    println!("{seeds} seeds in {seconds:.1} s ({:.0} a minute): {sums}", seeds as f64 / seconds * 60.0);
+    if has_failed.into_inner() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Makes a violation of a panic.
+fn catch<R>(run: impl FnOnce() -> Result<R, Violation>) -> Result<R, Violation> {
+    std::panic::catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(Violation(format!("it panicked: {}", text.unwrap_or_default())))
+    })
 }
 
 fn find_bugs(options: &Options) -> ExitCode {

@@ -13,8 +13,8 @@ use storage::journal::JournalSettings;
 use storage::{CompactionSettings, Owner, PartitionLog, Store, StoreSettings, StoredTopic};
 
 use crate::power::repeatable;
-use crate::sim::{Random, SimDisk};
 use crate::workload::{NoOwner, clock, commit, on_disk, open, read_at, small, topic_name, wait_until};
+use sim::{Random, SimDisk};
 
 const DIR: &str = "/data";
 
@@ -90,11 +90,11 @@ impl Site {
         let mut builder = BatchBuilder::new();
         let mut records = Vec::new();
         for _ in 0..1 + random.below(5) {
-            let value = random.next().to_string().repeat(1 + random.below(8) as usize);
+            let value = random.number().to_string().repeat(1 + random.below(8) as usize);
             let record = Record {
                 timestamp_ms: 1 + random.below(1000) as i64,
-                key: (!random.is_one_in(20)).then(|| format!("key {}", random.below(keys)).into()),
-                value: (!random.is_one_in(6)).then(|| value.into()),
+                key: (!random.one_in(20)).then(|| format!("key {}", random.below(keys)).into()),
+                value: (!random.one_in(6)).then(|| value.into()),
                 ..Record::default()
             };
             builder.push_record(&record, 0).expect("it fits");
@@ -300,8 +300,8 @@ fn nothing_is_lost_when_the_power_goes_while_it_is_compacted() {
                     break;
                 }
             }
-            let cut = random.next();
-            let is_killed = random.is_one_in(4);
+            let cut = random.number();
+            let is_killed = random.one_in(4);
             site = site.reopened(|disk| if is_killed { disk.kill() } else { disk.cut(cut) });
         }
         while site.append(&mut random, 20).is_err() {}
@@ -334,7 +334,7 @@ fn readers_go_on_while_it_is_compacted_and_retention_moves_the_start() {
             let mut random = Random::new(seed);
             while !compactor.is_finished() {
                 site.check();
-                if random.is_one_in(3) {
+                if random.one_in(3) {
                     let extent = site.log.extent();
                     let start = extent.start + random.below((extent.end - extent.start) / 4 + 1);
                     commit(|owner| site.log.clone().set_start(start, owner));
@@ -570,7 +570,7 @@ fn end_after_compaction_in_between(used: &mut Vec<Arc<Early>>) -> Option<Option<
     let mut random = Random::new(1);
     for _ in 0..100 {
         let mut builder = BatchBuilder::new();
-        let value: String = (0..20).map(|_| random.next().to_string()).collect();
+        let value: String = (0..20).map(|_| random.number().to_string()).collect();
         let key = format!("key {}", random.below(20));
         builder.push(1, Some(key.as_bytes()), Some(value.as_bytes()), &[]).expect("it fits");
         let batch = builder.finish().expect("records").stamp(log.end());

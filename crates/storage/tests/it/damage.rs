@@ -10,8 +10,8 @@ use storage::journal::block::{BlockHead, FileHead, PAGE_BYTES};
 use storage::{Disk, StoredTopic};
 
 use crate::power::repeatable;
-use crate::sim::{Random, SimDisk};
 use crate::workload::{EventLog, Model, Opened, Work, open, read_at, small, wait_until};
+use sim::{Random, SimDisk};
 
 pub const DIR: &str = "/data";
 
@@ -59,7 +59,7 @@ impl Harm {
             _ => {
                 // Most of a journal file was never written, and has no meaning.
                 let written = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) as u64 + 1;
-                let end = if random.is_one_in(5) { len } else { written };
+                let end = if random.one_in(5) { len } else { written };
                 Self::Flip(random.below(end) as usize, random.below(8) as u8)
             }
         }
@@ -264,10 +264,10 @@ fn go_on(
             }
         }
     }
-    if random.is_one_in(2) {
+    if random.one_in(2) {
         work.store.checkpoint().expect("a checkpoint of what is served");
     }
-    end(work, disk, random.is_one_in(2))
+    end(work, disk, random.one_in(2))
 }
 
 /// Returns the directory after a stop, or after a kill of a broker with an idle journal.
@@ -353,7 +353,7 @@ fn entry_at(bytes: &[u8], at: usize) -> std::ops::Range<usize> {
 fn harm(kind: Kind, sites: u64) {
     repeatable(sites, |seed| {
         let mut random = Random::new(seed);
-        let site = Site::worked(seed, kind == Kind::Salvage || random.is_one_in(2));
+        let site = Site::worked(seed, kind == Kind::Salvage || random.one_in(2));
         let site = if kind == Kind::Salvage { site.with_salvage().unwrap_or(site) } else { site };
         let paths = site.paths(kind);
         for _ in 0..if paths.is_empty() { 0 } else { 8 } {

@@ -9,8 +9,8 @@ use engine::{Error, ErrorKind};
 use storage::StoreSettings;
 
 use crate::power::repeatable;
-use crate::sim::{Doing, Fault, Random, SimDisk};
 use crate::workload::{EventLog, Model, Work, Writer, open, small, through_journal, wait_until};
+use sim::{Doing, Fault, Random, SimDisk};
 
 pub const DIR: &str = "/data";
 
@@ -120,7 +120,7 @@ fn journal_breaks(doing: Doing, path: &'static str, seed: u64, syncs_in_flight: 
     let writers = site.work.writers();
     let refused = writers[0].append_now().expect_err("nothing is taken any more");
     assert_eq!(refused.message, broken.message);
-    site.check(|disk| end_of_process(disk, random.next()));
+    site.check(|disk| end_of_process(disk, random.number()));
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn appends_wait_for_a_full_disk_and_continue_when_space_is_free() {
             append_until_committed(&site, &writer);
         }
         site.work.store.checkpoint().expect("there is room");
-        site.check(|disk| end_of_process(disk, random.next()));
+        site.check(|disk| end_of_process(disk, random.number()));
     });
 }
 
@@ -199,10 +199,10 @@ fn segments_fail(doing: Doing, path: &'static str, seed: u64) {
         drop(try_append(&site, &writer));
         site.disk.faulted() > before + random.below(4)
     });
-    if random.is_one_in(3) {
+    if random.one_in(3) {
         return site.check(|disk| end_of_process(disk, seed));
     }
-    if random.is_one_in(2) {
+    if random.one_in(2) {
         append_until_busy(&site, &writer);
     }
     assert_eq!(site.work.store.broken(), None);

@@ -8,8 +8,8 @@ use storage::StoreSettings;
 
 use crate::faults::{DIR, Site, append_until_committed, append_until_full, fault, try_append};
 use crate::power::repeatable;
-use crate::sim::{Doing, SimDisk};
 use crate::workload::{open, small, wait_until};
+use sim::{Doing, SimDisk};
 
 /// Returns the bytes of the files of a topic.
 fn topic_bytes(disk: &SimDisk, id: u32) -> u64 {

@@ -11,8 +11,8 @@ use engine::{ErrorKind, Storage};
 use storage::RealDisk;
 
 use crate::power::{first_seed, times};
-use crate::sim::Random;
 use crate::workload::{Event, Model, Work, open, small};
+use sim::Random;
 
 /// Variable with the incarnation, the number of topics created so far, their storage, and the directory.
 const CHILD: &str = "STORAGE_CHILD";
@@ -101,7 +101,7 @@ fn acknowledged_records_survive_kills() {
 #[test]
 fn acknowledged_records_survive_kills_in_a_database_and_next_to_one() {
     kill_again_and_again(|_| Storage::Sqlite);
-    kill_again_and_again(|random| if random.is_one_in(2) { Storage::Sqlite } else { Storage::Disk });
+    kill_again_and_again(|random| if random.one_in(2) { Storage::Sqlite } else { Storage::Disk });
 }
 
 /// Kills and restarts processes. `storage` returns the storage of the topics that the next process creates.

@@ -10,8 +10,8 @@ use parking_lot::{Condvar, Mutex};
 use storage::{MemoryLog, Owner, PartitionLog, RealDisk, Store};
 
 use crate::power::repeatable;
-use crate::sim::Random;
 use crate::workload::{PATIENCE, clock, kept_in, open, read_all, read_at, small, topic_name, wait_until};
+use sim::Random;
 
 const PLACES: [Storage; 3] = [Storage::Memory, Storage::Disk, Storage::Sqlite];
 
@@ -213,7 +213,7 @@ fn a_log_contains_the_appended_records_without_the_removed_ones() {
                         end = batch.next_offset();
                         site.append(batch);
                     }
-                    9 if random.is_one_in(4) && end > begin => {
+                    9 if random.one_in(4) && end > begin => {
                         begin += random.below((end - begin) / 2 + 1);
                         model.retain(|offset, _| *offset >= begin);
                         site.set_start(begin);
@@ -327,7 +327,7 @@ fn retention_keeps_the_newest_in_a_database_as_it_does_in_memory() {
     }
     let log = &database.log;
     let bytes = log.extent().bytes;
-    assert_eq!(bytes, read_all(log, 0, 40, 5000).expect("all").iter().map(|batch| batch.len() as u64).sum());
+    assert_eq!(bytes, read_all(log, 0, 40, 5000).expect("all").iter().map(|batch| batch.len() as u64).sum::<u64>());
     let one = bytes / 40;
     assert_eq!(log.retain(0, 0, u64::MAX, clock()), None);
     assert_eq!(log.retain(bytes, 1000, u64::MAX, clock()), None, "there is no more than that");

@@ -1,7 +1,6 @@
 //! Tests of the data directory through its public API: on a disk that loses power, fails, fills up and rots, and on a
 //! real one.
 
-mod sim;
 mod toy;
 mod workload;
 

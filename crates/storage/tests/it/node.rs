@@ -19,9 +19,9 @@ use storage::{
 };
 
 use crate::power::repeatable;
-use crate::sim::{Doing, Fault, Random, SimDisk};
 use crate::toy::{Opening, Sent, Toy};
 use crate::workload::{NoOwner, batch_at, clock, on_disk, open, read_all, small, topic_name, wait_until};
+use sim::{Doing, Fault, Random, SimDisk};
 
 const DIR: &str = "/data";
 
@@ -142,18 +142,18 @@ fn live(seed: u64) {
     let lives = 3 + random.below(4);
     for life in 0..lives {
         // Sometimes the power goes off while the directory is being opened.
-        let goes_off_early = random.is_one_in(4);
+        let goes_off_early = random.one_in(4);
         if goes_off_early {
             disk.power_off_after(random.below(200));
         }
-        match open_node(&disk, random.is_one_in(2)) {
+        match open_node(&disk, random.one_in(2)) {
             Err(error) => assert!(disk.is_off(), "seed {seed}, life {life}: {error}"),
             Ok((node, opening)) => {
                 let lived = check(&node, &opening, &committed, seed).and_then(|()| {
                     // The cluster may have committed more than this node knew, and replaced the rest.
                     let known = opening.committed as usize;
                     node.toy.commit(&node.store, committed.len() - known, &mut Vec::new())?;
-                    if random.is_one_in(2) {
+                    if random.one_in(2) {
                         node.toy.give_up();
                     } else {
                         node.toy.commit(&node.store, usize::MAX, &mut committed)?;
@@ -169,7 +169,7 @@ fn live(seed: u64) {
                 assert!(stopped.is_ok() || disk.is_off(), "seed {seed}, life {life}: {stopped:?}");
             }
         }
-        disk = if random.is_one_in(4) { disk.kill() } else { disk.cut(random.next()) };
+        disk = if random.one_in(4) { disk.kill() } else { disk.cut(random.number()) };
     }
     let (node, opening) = open_node(&disk, true).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     check(&node, &opening, &committed, seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));

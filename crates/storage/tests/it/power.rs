@@ -8,8 +8,8 @@ use std::sync::Arc;
 use storage::StoreSettings;
 use storage::journal::block::FileHead;
 
-use crate::sim::{Random, SimDisk};
 use crate::workload::{EventLog, Model, Work, Writer, commit, on_disk, open, small, topic_name, wait_until};
+use sim::{Random, SimDisk};
 
 /// Returns the first seed. `STORAGE_SEED` and `STORAGE_CYCLES` select other seeds, or more of them.
 pub fn first_seed() -> u64 {
@@ -35,7 +35,7 @@ fn live(seed: u64, syncs_in_flight: usize) {
     for life in 1..=lives {
         let is_last = life == lives;
         // Sometimes the power goes off while the directory is being opened.
-        if !is_last && random.is_one_in(4) {
+        if !is_last && random.one_in(4) {
             disk.power_off_after(random.below(150));
         }
         let events = EventLog::default();
@@ -48,7 +48,7 @@ fn live(seed: u64, syncs_in_flight: usize) {
                 }
                 Ok(()) => {
                     incarnation += 1;
-                    let is_clean = is_last || random.is_one_in(6);
+                    let is_clean = is_last || random.one_in(6);
                     if !is_clean {
                         disk.power_off_after(random.below(900));
                     }
@@ -61,7 +61,7 @@ fn live(seed: u64, syncs_in_flight: usize) {
         }
         events.apply_to(&mut model);
         // A power cut, or only the end of the process.
-        disk = if random.is_one_in(4) { disk.kill() } else { disk.cut(random.next()) };
+        disk = if random.one_in(4) { disk.kill() } else { disk.cut(random.number()) };
     }
     let (_store, topics) =
         open(&disk, dir, small(syncs_in_flight)).unwrap_or_else(|error| panic!("seed {seed}: {error}"));

@@ -9,11 +9,11 @@ use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, Storage};
 use storage::{PartitionLog, RealDisk, Store, StoreSettings};
 
 use crate::power::repeatable;
-use crate::sim::{Random, SimDisk};
 use crate::workload::{
     EventLog, Model, NoOwner, Opened, Work, Writer, clock, commit, on_disk, open, read_all, read_at, small,
     through_journal, topic_name, wait_until,
 };
+use sim::{Random, SimDisk};
 
 /// Reads for a while from an arbitrary offset, as a returning subscriber does.
 fn follow(writer: &Arc<Writer>, random: &mut Random) -> Result<(), Error> {
@@ -59,7 +59,7 @@ fn read_until(work: &Arc<Work>, seed: u64, is_over: &AtomicBool) -> u64 {
     while !is_over.load(Ordering::Relaxed) {
         let writers = work.writers();
         let Some(writer) = writers.get(random.below(writers.len() as u64) as usize) else { continue };
-        let read = if random.is_one_in(4) { look_up(writer, &mut random) } else { follow(writer, &mut random) };
+        let read = if random.one_in(4) { look_up(writer, &mut random) } else { follow(writer, &mut random) };
         match read {
             Ok(()) => reads += 1,
             Err(error) if error.kind == ErrorKind::NotFound && writer.is_deleted() => {}
@@ -173,7 +173,7 @@ fn times_that_go_backwards_are_found_where_they_are() {
         let mut written = Vec::new();
         let mut time = 5_000_000i64;
         for step in 0..240 {
-            time += random.below(2_000) as i64 - if random.is_one_in(20) { 30_000 } else { 500 };
+            time += random.below(2_000) as i64 - if random.one_in(20) { 30_000 } else { 500 };
             let batch = batch_near(log.end(), time, &mut random);
             written.push(batch.clone());
             append(&store, &log, batch);

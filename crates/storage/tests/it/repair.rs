@@ -12,8 +12,8 @@ use storage::{Disk, StoredTopic};
 
 use crate::damage::{DIR, Harm, Kind, Site};
 use crate::power::{fill_files, heads, journals, repeatable, without_checkpoints};
-use crate::sim::{Random, SimDisk};
 use crate::workload::{EventLog, Model, Work, clock, open, read_all, small};
+use sim::{Random, SimDisk};
 
 fn inspect(disk: &SimDisk) -> Inspection {
     Inspection::open(Arc::new(disk.clone()), Path::new(DIR)).expect("no store has it")

@@ -8,8 +8,8 @@ use storage::inspect::Inspection;
 use storage::journal::JournalSettings;
 use storage::{StoreSettings, StoredTopic};
 
-use crate::sim::SimDisk;
 use crate::workload::{EventLog, Model, Opened, Work, Writer, open, read_all, small};
+use sim::SimDisk;
 
 const DIR: &str = "/data";
 

@@ -10,8 +10,8 @@ use engine::{BatchBuilder, Codec, Decision, Error, Marker, Offset, Producer, Rec
 use storage::{CompactionSettings, Owner, PartitionLog, Store, StoreSettings};
 
 use crate::power::repeatable;
-use crate::sim::{Random, SimDisk};
 use crate::workload::{NoOwner, clock, on_disk, open, read_at, small, topic_name, wait_until};
+use sim::{Random, SimDisk};
 
 const DIR: &str = "/data";
 const PRODUCERS: u64 = 4;
@@ -100,10 +100,10 @@ impl Site {
         let id = random.below(PRODUCERS) as i64;
         let (over, is_open) = self.of_producer(id);
         let at = self.log.end();
-        let sent = if random.is_one_in(3) {
+        let sent = if random.one_in(3) {
             Sent { batch: batch(random, None).stamp(at), transaction: None, ends: None }
-        } else if is_open && random.is_one_in(3) {
-            let decision = if random.is_one_in(2) { Decision::Abort } else { Decision::Commit };
+        } else if is_open && random.one_in(3) {
+            let decision = if random.one_in(2) { Decision::Abort } else { Decision::Commit };
             let marker = Marker { decision, coordinator_epoch: 0 }.draft(id, 0, 1).expect("a small record");
             Sent { batch: marker.stamp(at), transaction: None, ends: Some((id, over, decision)) }
         } else {
@@ -204,8 +204,8 @@ fn batch(random: &mut Random, producer: Option<Producer>) -> engine::DraftBatch 
     let mut builder = BatchBuilder::new();
     for _ in 0..1 + random.below(4) {
         let key = format!("key {}", random.below(KEYS));
-        let value = random.next().to_string().repeat(4);
-        let value = (!random.is_one_in(6)).then_some(value.as_bytes());
+        let value = random.number().to_string().repeat(4);
+        let value = (!random.one_in(6)).then_some(value.as_bytes());
         builder.push(1, Some(key.as_bytes()), value, &[]).expect("it fits");
     }
     let codec = Codec::ALL[random.below(Codec::ALL.len() as u64) as usize];
@@ -233,8 +233,8 @@ fn open_and_aborted_transactions_survive_power_cuts_and_compaction() {
                     break;
                 }
             }
-            let cut = random.next();
-            let is_killed = random.is_one_in(4);
+            let cut = random.number();
+            let is_killed = random.one_in(4);
             site = site.reopened(|disk| if is_killed { disk.kill() } else { disk.cut(cut) });
         }
         while site.append(&mut random).is_err() {}

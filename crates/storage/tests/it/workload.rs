@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use storage::journal::JournalSettings;
 use storage::{Disk, Owner, PartitionLog, Read, SqliteSettings, Store, StoreSettings, StoredTopic};
 
-use crate::sim::{POWER_IS_OFF, Random};
+use sim::{POWER_IS_OFF, Random};
 
 /// Timeout that only a failure reaches.
 pub const PATIENCE: Duration = Duration::from_secs(600);
@@ -107,10 +107,10 @@ pub fn batch_at(topic: &str, partition: usize, base: Offset, incarnation: u64) -
     let mut random = Random::new(key.wrapping_mul(0x1_0001) ^ (base << 20) ^ ((partition as u64) << 50));
     let mut builder = BatchBuilder::new();
     let count = 1 + random.below(4);
-    let is_large = random.is_one_in(12);
+    let is_large = random.one_in(12);
     for i in 0..count {
         let len = if is_large { random.below(6000) } else { random.below(300) };
-        let first = random.next();
+        let first = random.number();
         let value: Vec<u8> = (0..len).map(|at| (first.wrapping_add(at * 7)) as u8).collect();
         // Times grow, but not from each record to the next.
         let timestamp_ms = ((base + i) * 10 + random.below(100)) as i64;
@@ -685,7 +685,7 @@ impl Work {
             topics.swap_remove(at).0
         };
         let owner = self.begin_delete(&topic)?;
-        if random.is_one_in(2) {
+        if random.one_in(2) {
             owner.wait(&self.store);
         }
         Ok(())
@@ -724,7 +724,7 @@ impl Work {
     fn set_start(&self, writer: &Arc<Writer>, random: &mut Random) -> Result<(), Error> {
         let topic = writer.topic.clone();
         let partition = writer.partition;
-        if random.is_one_in(2) {
+        if random.one_in(2) {
             let Some(start) = writer.log.retain(100 << 10, 0, u64::MAX, clock()) else {
                 return Ok(());
             };
@@ -738,7 +738,7 @@ impl Work {
         let owner = EventOwner::new(Event::Started(topic, partition, start), &self.report);
         if start > extent.start {
             writer.log.clone().set_start(start, owner.clone())?;
-            if random.is_one_in(2) {
+            if random.one_in(2) {
                 owner.wait(&self.store);
             }
         }
@@ -754,7 +754,7 @@ impl Work {
         let result = match random.below(100) {
             0..3 if self.topics.read().len() < self.topics_max => {
                 let (_, owner) = self.begin_create(1 + random.below(3) as u32)?;
-                if random.is_one_in(2) {
+                if random.one_in(2) {
                     owner.wait(&self.store);
                 }
                 Ok(())

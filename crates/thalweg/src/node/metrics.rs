@@ -76,7 +76,7 @@ fn expose_load(load: &Load, out: &mut Exposition<'_>) -> fmt::Result {
     out.gauge("thalweg_cluster_held_bytes", "Bytes of the log in memory", load.held_bytes)?;
     out.gauge("thalweg_cluster_log_entries", "Entries of the log in memory", load.log_entries)?;
     out.gauge("thalweg_cluster_saving", "Writes of the log that are not synced yet", load.saving)?;
-    let help = "Messages of the leader dropped for want of room on this node";
+    let help = "Messages of the leader whose records this node did not take for want of room";
     out.counter("thalweg_cluster_put_off", help, load.put_off)
 }
 

@@ -7,8 +7,8 @@ use engine::ErrorKind;
 use storage::{Store, Wanted};
 
 use super::{OfLog, open_node, two_nodes};
-use crate::sim::SimDisk;
 use crate::workload::{batch_at, clock, on_disk};
+use sim::SimDisk;
 
 /// Returns the segments on a disk that have records.
 fn segments(disk: &SimDisk) -> Vec<PathBuf> {

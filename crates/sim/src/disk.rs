@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use consensus::Random;
 use parking_lot::Mutex;
 use storage::{Disk, DiskFile};
 
@@ -19,32 +20,6 @@ use storage::{Disk, DiskFile};
 pub const POWER_IS_OFF: &str = "the power is off";
 
 const SECTOR_BYTES: usize = 512;
-
-/// Random numbers that a seed determines.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
-    }
-
-    pub fn is_one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Node {
@@ -117,8 +92,15 @@ struct World {
     is_late: bool,
 }
 
+/// Disk in memory, whose power can be cut.
 #[derive(Clone)]
 pub struct SimDisk(Arc<Mutex<World>>);
+
+impl Default for SimDisk {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl SimDisk {
     pub fn new() -> Self {
@@ -130,6 +112,13 @@ impl SimDisk {
     pub fn power_off_after(&self, operations: u64) {
         let mut world = self.0.lock();
         world.off_at = Some(world.operations + operations);
+    }
+
+    /// Takes back a power cut that has not happened yet.
+    pub fn stay_on(&self) {
+        let mut world = self.0.lock();
+        let is_off = world.is_off();
+        world.off_at.take_if(|_| !is_off);
     }
 
     pub fn is_off(&self) -> bool {
@@ -239,13 +228,13 @@ impl SimDisk {
     }
 
     pub fn contents(&self, path: &Path) -> Vec<u8> {
-        self.0.lock().content(path).expect("a file").live.clone()
+        self.0.lock().content(path).expect("invariant: a file").live.clone()
     }
 
     /// Changes a file without the knowledge of its users.
     pub fn edit(&self, path: &Path, edit: impl FnOnce(&mut Vec<u8>)) {
         let mut world = self.0.lock();
-        let content = world.content_mut(path).expect("a file");
+        let content = world.content_mut(path).expect("invariant: a file");
         let before = content.live.len() as u64;
         edit(&mut content.live);
         content.synced = content.live.clone();
@@ -254,7 +243,7 @@ impl SimDisk {
     }
 
     pub fn add_file(&self, path: &Path, bytes: &[u8]) {
-        self.create(path).expect("a new file");
+        self.create(path).expect("invariant: a new file");
         self.edit(path, |content| content.extend_from_slice(bytes));
     }
 }
@@ -281,8 +270,8 @@ fn apply(nodes: &mut BTreeMap<PathBuf, Node>, dir: &Path, change: &DirChange) {
 }
 
 fn split(path: &Path) -> (PathBuf, String) {
-    let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-    (path.parent().expect("a directory").to_owned(), name)
+    let name = path.file_name().expect("invariant: a name").to_string_lossy().into_owned();
+    (path.parent().expect("invariant: a directory").to_owned(), name)
 }
 
 impl Content {
@@ -321,7 +310,7 @@ impl Content {
 
     fn cut(&self, random: &mut Random) -> Vec<u8> {
         let mut bytes = self.synced.clone();
-        let len = if random.is_one_in(2) { self.synced.len() } else { self.live.len() };
+        let len = if random.one_in(2) { self.synced.len() } else { self.live.len() };
         bytes.resize(len, 0);
         // Usually a write survives completely or not at all, sometimes each sector separately.
         let rule = random.below(4);
@@ -373,7 +362,7 @@ impl World {
 
     fn content_mut(&mut self, path: &Path) -> io::Result<&mut Content> {
         match self.nodes.get(path) {
-            Some(Node::File(file)) => Ok(self.files.get_mut(file).expect("a file")),
+            Some(Node::File(file)) => Ok(self.files.get_mut(file).expect("invariant: a file")),
             _ => Err(io::ErrorKind::NotFound.into()),
         }
     }
@@ -563,7 +552,7 @@ impl DiskFile for SimFile {
                 let len = world.files[&self.file].live.len() as u64;
                 let to = world.room(len, len.max(at + bytes.len() as u64));
                 bytes.truncate(to.saturating_sub(at) as usize);
-                world.files.get_mut(&self.file).expect("a file").write(&bytes, at as usize);
+                world.files.get_mut(&self.file).expect("invariant: a file").write(&bytes, at as usize);
             }
             return Err(error);
         }
@@ -571,7 +560,7 @@ impl DiskFile for SimFile {
         let end = at + bytes.len() as u64;
         let to = world.room(len, len.max(end));
         bytes.truncate(to.saturating_sub(at) as usize);
-        world.files.get_mut(&self.file).expect("a file").write(&bytes, at as usize);
+        world.files.get_mut(&self.file).expect("invariant: a file").write(&bytes, at as usize);
         if to < end { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 
@@ -582,7 +571,7 @@ impl DiskFile for SimFile {
             let begun = world.begin(Doing::Sync, &self.path);
             let is_off = world.is_off();
             let turns = world.operations.wrapping_mul(0x9e37_79b9) >> 7 & 3;
-            let content = world.files.get_mut(&self.file).expect("a file");
+            let content = world.files.get_mut(&self.file).expect("invariant: a file");
             if let Err(error) = begun {
                 if !is_off {
                     content.given_up = content.versions.keys().copied().collect();
@@ -598,7 +587,7 @@ impl DiskFile for SimFile {
         if world.is_off() {
             return Err(io::Error::other(POWER_IS_OFF));
         }
-        let content = world.files.get_mut(&self.file).expect("a file");
+        let content = world.files.get_mut(&self.file).expect("invariant: a file");
         if self.seen.swap(content.failed_syncs, Ordering::Relaxed) != content.failed_syncs {
             return Err(io::Error::other("an earlier write failed"));
         }
@@ -630,7 +619,7 @@ impl DiskFile for SimFile {
         world.begin(Doing::Write, &self.path)?;
         let before = world.files[&self.file].live.len() as u64;
         world.bytes = world.bytes + len - before;
-        world.files.get_mut(&self.file).expect("a file").set_len(len as usize);
+        world.files.get_mut(&self.file).expect("invariant: a file").set_len(len as usize);
         Ok(())
     }
 
