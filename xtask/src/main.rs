@@ -136,7 +136,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         usage: "simulate [nodes] [seeds] [--from N]",
-        about: "Simulate the consensus with faults from seeds, 100000 by default, and find each planted bug; or whole nodes",
+        about: "Simulate the consensus, or whole nodes, with faults from seeds, and find bugs planted in the consensus",
         run: simulate::run,
     },
     Command {

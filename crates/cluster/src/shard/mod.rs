@@ -41,8 +41,8 @@ use places::{Placer, Places, Saver};
 
 /// Maximum bytes that publishers have queued, or that wait for other nodes. Above it, a publish is refused.
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
-/// The same limit as a part of the journal. What is not committed cannot leave the journal, and if the other nodes wait
-/// for this one, nothing is committed that it cannot write.
+/// Part of the journal that limits these bytes as well. What is not committed cannot leave the journal, and if the
+/// other nodes wait for this one, nothing is committed that it cannot write.
 const QUEUE_PART: u64 = 4;
 /// Bytes of the log in memory above which a follower takes no more records: it applies too slowly.
 const HELD_BYTES_MAX: u64 = 128 << 20;
@@ -211,9 +211,9 @@ impl Shard {
         }
     }
 
-    /// Takes a part that another node has sent. While the journal has no room, or this node applies too slowly, it takes
-    /// no records, which are sent again, but what a part says of the records before them: once those are known to be
-    /// committed, they can leave the journal. Parts with records are dropped while damaged records are replaced.
+    /// Takes a part that another node has sent. While the journal has no room, or this node applies too slowly, it
+    /// takes no records, which are sent again, but what a part says of the records before them: once those are known to
+    /// be committed, they can leave the journal. Parts with records are dropped while damaged records are replaced.
     pub fn receive(&self, mut part: Part) {
         let has_room = || self.journal.admit().is_ok() && self.machine.lock().held_bytes() < HELD_BYTES_MAX;
         if !part.blocks.is_empty() {

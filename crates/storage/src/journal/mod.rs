@@ -7,6 +7,7 @@
 
 pub mod block;
 mod files;
+mod gate;
 pub(crate) mod parts;
 pub mod recover;
 pub(crate) mod salvage;
@@ -28,6 +29,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 pub use block::EntryKind;
 use block::{BODIES_BYTES_MAX, ENTRIES_MAX, FileHead, PAGE_BYTES, ROW_BYTES};
 use files::{Files, JournalFile};
+pub(crate) use gate::Gate;
 use recover::Origin;
 use through::{PARTS_MAX, PLACES_MAX, Through};
 use write::{Writer, Written};
@@ -157,46 +159,6 @@ pub struct Entry {
     pub owner: Arc<dyn Owner>,
     /// Mark of the entry, which grows from entry to entry of one owner.
     pub mark: u64,
-}
-
-/// Gate that blocks the journal while committed batches cannot be written to their place fast enough: publishers then
-/// wait for their acknowledgements, and send less.
-#[derive(Default)]
-pub(crate) struct Gate {
-    state: Mutex<GateState>,
-    opened: Condvar,
-}
-
-#[derive(Default)]
-struct GateState {
-    is_shut: bool,
-    /// `true` if no thread is left that could open the gate.
-    is_over: bool,
-}
-
-impl Gate {
-    pub(crate) fn set_shut(&self, is_shut: bool) {
-        self.state.lock().is_shut = is_shut;
-        if !is_shut {
-            self.opened.notify_all();
-        }
-    }
-
-    fn is_shut(&self) -> bool {
-        self.state.lock().is_shut
-    }
-
-    fn end(&self) {
-        self.state.lock().is_over = true;
-        self.opened.notify_all();
-    }
-
-    fn pass(&self) {
-        let mut state = self.state.lock();
-        while state.is_shut && !state.is_over {
-            self.opened.wait(&mut state);
-        }
-    }
 }
 
 /// Statistics of the journal since it was started.
@@ -383,8 +345,8 @@ impl Journal {
     }
 
     /// Does the work of the threads once, for a journal without any: creates the files that are wanted, then writes and
-    /// syncs one block of queued entries, or `seals` the last one if there are none. Returns `false` if there is nothing
-    /// to write, or if it cannot be written before a checkpoint or before segments are written.
+    /// syncs one block of queued entries, or `seals` the last one if there are none. Returns `false` if there is
+    /// nothing to write, or if it cannot be written before a checkpoint or before segments are written.
     pub(crate) fn turn(&self, seals: bool) -> bool {
         let files = &self.shared.files;
         while files.prepare_one().is_ok_and(|is_made| is_made) {}

@@ -84,7 +84,7 @@ pub struct StoreStats {
 pub enum Work {
     /// Writing and syncing a block of the journal.
     Journal,
-    /// The same, or sealing the last block if nothing follows it.
+    /// Sealing the last block of the journal, or writing the next one.
     Seal,
     /// Writing committed batches to segments.
     Segments,
