@@ -39,6 +39,10 @@ impl Lease {
         self.is_given_up = true;
     }
 
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up
+    }
+
     /// Returns the end of the lease of node `own`, if it has one.
     pub fn until(&self, own: NodeId, members: &Members, length: Time) -> Option<Time> {
         if self.is_given_up || !members.voters.contains(&own) {

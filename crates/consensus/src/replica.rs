@@ -227,6 +227,7 @@ impl Replica {
             self.node.raft.set_randomized_election_timeout(timeout);
         }
         self.run(RawNode::tick).ok();
+        self.resign_without_successor();
         self.early = self.early.and_then(|ticks| ticks.checked_sub(1)).filter(|_| self.leader().is_none());
         if self.early == Some(0) {
             self.early = None;
@@ -246,6 +247,16 @@ impl Replica {
         let term = self.node.raft.term;
         self.early = Some(EARLY_TICKS_MIN + self.random.below(EARLY_TICKS_SPREAD) as usize);
         self.run(|node| node.raft.become_follower(term, INVALID_ID)).ok();
+    }
+
+    /// Ends a leadership that was handed to a node which did not take it. The leader has given its lease up and cannot
+    /// have it back in this term, since the other node may still take the leadership, and does not wait then.
+    fn resign_without_successor(&mut self) {
+        let raft = &self.node.raft;
+        if raft.state == StateRole::Leader && raft.lead_transferee.is_none() && self.lease.is_given_up() {
+            let term = raft.term;
+            self.run(|node| node.raft.become_follower(term, INVALID_ID)).ok();
+        }
     }
 
     /// Appends a block of the journal with the given size.

@@ -207,8 +207,8 @@ fn a_lease_ends_before_the_message_that_lets_another_lead() {
     let output = group.replica(1).take(now);
     assert!(output.messages.iter().any(|message| message.kind == Kind::Lead));
     assert_eq!(output.lease, None);
-    // The message is lost, and the leader goes on: without a lease, for the message may still arrive.
-    group.ticks(30);
+    // The message is lost, and the leader goes on for a while: without a lease, for the message may still arrive.
+    group.ticks(5);
     assert_eq!((group.replica(1).status().is_leader, group.leases[&1]), (true, None));
 }
 
@@ -409,4 +409,26 @@ fn without_its_leader_a_node_asks_for_votes_soon() {
     assert!(leads.contains(&true), "before {} ticks", Settings::default().election_ticks);
     group.replica(1).leader_lost();
     assert!(group.replica(1).status().is_leader, "a leader has no leader to lose");
+}
+
+#[test]
+fn a_leader_whose_successor_does_not_take_over_resigns() {
+    let mut group = Group::led();
+    group.serve(1);
+    let term = group.replica(1).status().term;
+    group.replica(1).transfer(2).expect("a voter");
+    // The message that asks node 2 to lead is lost.
+    let now = group.now;
+    group.replica(1).take(now);
+    let leader = |group: &mut Group| (1..=3).find(|node| group.replica(*node).status().is_leader);
+    let mut ticks = 0;
+    while leader(&mut group).is_none_or(|node| group.replica(node).status().term == term) {
+        group.ticks(1);
+        ticks += 1;
+        assert!(ticks < 100, "nobody leads in a later term");
+    }
+    let leader = leader(&mut group).expect("a leader");
+    group.serve(leader);
+    group.ticks(2);
+    assert!(group.leases[&leader].is_some(), "node {leader} leads and may not serve");
 }
