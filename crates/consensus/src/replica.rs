@@ -187,6 +187,9 @@ impl Replica {
             pre_vote: true,
             read_only_option: ReadOnlyOption::Safe,
             batch_append: true,
+            // Followers learn what is committed with the next entries or the next heartbeat. A message for it alone
+            // would cost as much as one with an entry.
+            skip_bcast_commit: true,
             ..Config::new(id)
         };
         let term = log.hard().term;
