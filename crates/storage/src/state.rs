@@ -5,7 +5,7 @@
 //! entries of the journal.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(crate) struct State {
     pub(crate) compaction: CompactionSettings,
     pub(crate) shared: Arc<Shared>,
     pub(crate) catalog: Catalog,
-    pub(crate) partitions: HashMap<u64, Arc<DiskPartition>>,
+    pub(crate) partitions: BTreeMap<u64, Arc<DiskPartition>>,
     /// Deleted topics whose files are still to be removed: when the journal reports the deletion as durable, or a
     /// checkpoint without the topic is written.
     pub(crate) doomed: Vec<Doomed>,
@@ -152,7 +152,7 @@ impl State {
             compaction: settings.compaction,
             shared,
             catalog: Catalog::default(),
-            partitions: HashMap::new(),
+            partitions: BTreeMap::new(),
             doomed: Vec::new(),
             deleted: BTreeSet::new(),
             holes: HashMap::new(),
@@ -504,7 +504,7 @@ impl Exam {
         &self.deleted
     }
 
-    fn look(&mut self, partitions: &HashMap<u64, Arc<DiskPartition>>, found: &Found<'_>) -> Result<()> {
+    fn look(&mut self, partitions: &BTreeMap<u64, Arc<DiskPartition>>, found: &Found<'_>) -> Result<()> {
         let stream = found.stream;
         let body = found.body.clone();
         match found.kind {
