@@ -14,6 +14,7 @@ pub mod scan;
 mod node;
 pub(crate) mod segments;
 mod read;
+mod tail;
 mod through;
 
 use std::collections::VecDeque;
@@ -35,6 +36,7 @@ use crate::shared::Shared;
 use compact::{Outcome, Pace, Turn};
 use read::SegmentRead;
 use segments::{Described, Segments, SharedSegments, Unsynced};
+use tail::partition_from_end;
 
 /// Maximum bytes that are written to segments before other threads may read or write there.
 pub(crate) const FLUSH_BYTES: usize = 4 << 20;
@@ -643,7 +645,7 @@ impl PartitionLog for DiskPartition {
         }
         let before = std::mem::replace(&mut state.committed, mark);
         while state.placing.pop_front_if(|(_, to)| *to <= mark).is_some() {}
-        let first = state.tail.partition_point(|held| held.batch.base_offset() < before);
+        let first = partition_from_end(&state.tail, |held| held.batch.base_offset() < before);
         let visible = state.tail.iter().skip(first).take_while(|held| held.batch.base_offset() < mark);
         let batches: Vec<RecordBatch> = visible.map(|held| held.batch.clone()).collect();
         batches.iter().for_each(|batch| state.note(batch));
@@ -671,7 +673,7 @@ impl PartitionLog for DiskPartition {
         if state.tail.front().is_none_or(|held| held.batch.base_offset() > from) {
             return Ok(Read::Cold(Box::new(SegmentRead { partition: self.clone(), from, bytes_max })));
         }
-        let first = state.tail.partition_point(|held| held.batch.next_offset() <= from);
+        let first = partition_from_end(&state.tail, |held| held.batch.next_offset() <= from);
         let mut bytes = 0;
         let fits = |batch: &&RecordBatch| {
             bytes += batch.len();
