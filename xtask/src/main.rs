@@ -135,7 +135,7 @@ const COMMANDS: &[Command] = &[
         run: soak::run,
     },
     Command {
-        usage: "simulate [nodes] [seeds] [--from N]",
+        usage: "simulate [nodes|views] [seeds] [--from N]",
         about: "Simulate the consensus, or whole nodes, with faults from seeds, and find bugs planted in the consensus",
         run: simulate::run,
     },

@@ -10,23 +10,23 @@ const BUG_SEEDS: u32 = 20_000;
 
 pub fn run(args: &[&str]) -> Outcome {
     let (of_nodes, args) = match args {
-        ["nodes", rest @ ..] => (true, rest),
-        _ => (false, args),
+        [name @ ("nodes" | "views"), rest @ ..] => (Some(*name), rest),
+        _ => (None, args),
     };
-    let default = if of_nodes { NODE_SEEDS } else { SEEDS };
+    let default = if of_nodes.is_some() { NODE_SEEDS } else { SEEDS };
     let (seeds, from) = match args {
         [] => (default, "0"),
         [seeds] => (*seeds, "0"),
         ["--from", from] => (default, *from),
         [seeds, "--from", from] => (*seeds, *from),
-        _ => return Err("the arguments are `nodes`, a number of seeds, and --from with the first one".into()),
+        _ => return Err("the arguments are nodes or views, a number of seeds, and --from with the first one".into()),
     };
     for number in [seeds, from] {
         number.parse::<u64>().map_err(|e| format!("'{number}': {e}"))?;
     }
     let simulate = || Call::line("cargo run --quiet --release --package thalweg-sim");
-    if of_nodes {
-        return simulate().args(["--", "nodes", "--seeds", seeds, "--from", from]).run();
+    if let Some(name) = of_nodes {
+        return simulate().args(["--", name, "--seeds", seeds, "--from", from]).run();
     }
     // Alone, the consensus is built in seconds.
     let simulate = || simulate().args(["--no-default-features", "--", "replicas"]);

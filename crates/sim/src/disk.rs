@@ -114,6 +114,11 @@ impl SimDisk {
         world.off_at = Some(world.operations + operations);
     }
 
+    /// Returns the number of operations so far.
+    pub fn operations(&self) -> u64 {
+        self.0.lock().operations
+    }
+
     /// Takes back a power cut that has not happened yet.
     pub fn stay_on(&self) {
         let mut world = self.0.lock();

@@ -9,6 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use sim::Violation;
+#[cfg(feature = "nodes")]
+use sim::nodes::Serving;
 use sim::replicas::{self, Bug};
 
 const HELP: &str = "\
@@ -16,10 +18,11 @@ Simulate a cluster: disks, network, clocks and faults from a seed
 
 Usage: thalweg-sim replicas [--seeds N] [--from SEED] [--events N] [--jobs N]
        thalweg-sim replicas --bugs [--seeds N]
-       thalweg-sim nodes [--seeds N] [--from SEED] [--events N] [--jobs N]
+       thalweg-sim nodes|views [--seeds N] [--from SEED] [--events N] [--jobs N]
 
   replicas     the consensus, with a model of everything else
-  nodes        whole nodes with their stores
+  nodes        whole nodes with their stores, whose leaders serve partitions
+  views        the same, with brokers that serve a queue and a durable cache
 
   --seeds N    seeds to run [10000]; with --bugs, at most so many for each bug
   --from SEED  first seed [0]
@@ -48,16 +51,20 @@ fn main() -> ExitCode {
             Err(reason) => refuse(&reason),
         },
         #[cfg(feature = "nodes")]
-        ["nodes", rest @ ..] => match options(rest) {
+        [name @ ("nodes" | "views"), rest @ ..] => match options(rest) {
             Ok(options) if options.has_bugs => refuse("bugs are planted in replicas only"),
-            Ok(options) => run_seeds("nodes", &Options { report_every: 1000, ..options }, sim::nodes::run),
+            Ok(options) => {
+                let serving = if *name == "nodes" { Serving::Logs } else { Serving::Views };
+                let run = |seed, events| sim::nodes::run(serving, seed, events);
+                run_seeds(name, &Options { report_every: 1000, ..options }, run)
+            }
             Err(reason) => refuse(&reason),
         },
         ["--help" | "-h"] => {
             print!("{HELP}");
             ExitCode::SUCCESS
         }
-        _ => refuse("choose a simulation: replicas or nodes"),
+        _ => refuse("choose a simulation: replicas, nodes or views"),
     }
 }
 

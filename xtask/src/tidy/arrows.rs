@@ -14,7 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &["engine"]),
     ("net", &[]),
     ("consensus", &[]),
-    ("sim", &["cluster", "consensus", "engine", "storage"]),
+    ("sim", &["broker", "cluster", "consensus", "engine", "storage"]),
     ("cluster", &["consensus", "engine", "storage"]),
     ("broker", &["engine", "storage"]),
     ("doors", &["broker", "engine", "wire", "net"]),

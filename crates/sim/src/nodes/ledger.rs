@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use consensus::NodeId;
 use engine::Offset;
 use storage::Store;
 
-use super::serving::{Told, values};
+use super::serving::{Told, batches, values};
 use crate::violation::{Outcome, Violation, check};
 
 /// Id of a topic, and number of a partition in it.
@@ -146,14 +147,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Checks everything that a store has, and returns it.
-    pub fn check_all(
-        &self,
-        store: &Store,
-        node: NodeId,
-    ) -> Result<BTreeMap<Partition, Vec<(Offset, Value)>>, Violation> {
+    /// Checks everything that a store has.
+    pub fn check_all(&self, store: &Store, node: NodeId) -> Outcome {
         self.check(store, node)?;
-        let mut all = BTreeMap::new();
         for topic in store.topics() {
             for (number, log) in (0..).zip(&topic.partitions) {
                 let partition = (topic.id, number);
@@ -162,9 +158,22 @@ impl Ledger {
                 let found =
                     found.map_err(|error| Violation(format!("node {node} cannot read {partition:?}: {error}")))?;
                 self.check_values(partition, extent.start, extent.end, &found, node)?;
-                all.insert(partition, found);
             }
         }
-        Ok(all)
+        Ok(())
     }
+}
+
+/// Returns the committed batches of all partitions of a store.
+pub fn contents(store: &Store, node: NodeId) -> Result<BTreeMap<Partition, Vec<Bytes>>, Violation> {
+    let mut all = BTreeMap::new();
+    for topic in store.topics() {
+        for (number, log) in (0..).zip(&topic.partitions) {
+            let partition = (topic.id, number);
+            let found = batches(log, log.extent().start);
+            let found = found.map_err(|error| Violation(format!("node {node} cannot read {partition:?}: {error}")))?;
+            all.insert(partition, found.iter().map(|batch| batch.bytes().clone()).collect());
+        }
+    }
+    Ok(all)
 }

@@ -9,6 +9,7 @@ mod faults;
 mod ledger;
 mod node;
 mod serving;
+mod views;
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -26,6 +27,7 @@ use crate::clock::Clock;
 use crate::violation::{Outcome, Violation, digest_after};
 use ledger::Ledger;
 use node::{Node, Process, TICK};
+use views::ViewLedger;
 
 const MS: Time = 1_000_000;
 /// Nodes that exist. The first one founds the cluster, and the others join it one after the other.
@@ -45,7 +47,7 @@ pub struct Run {
     pub installs: u64,
     pub crashes: u64,
     pub checkpoints: u64,
-    /// Digest of all that happened: equal for two runs of a seed.
+    /// Digest of all that happened.
     pub trace: u64,
 }
 
@@ -73,9 +75,19 @@ impl fmt::Display for Run {
     }
 }
 
+/// What the leaders of a run serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serving {
+    /// Partitions of the log, without a broker.
+    Logs,
+    /// A queue and a durable cache of a broker. The tasks of a broker choose between what is ready by numbers that do
+    /// not come from the seed: most runs of a seed are equal, and not all.
+    Views,
+}
+
 /// Runs a seed: `events` events with faults, and then without.
-pub fn run(seed: u64, events: usize) -> Result<Run, Violation> {
-    let mut world = World::new(seed);
+pub fn run(serving: Serving, seed: u64, events: usize) -> Result<Run, Violation> {
+    let mut world = World::new(serving, seed);
     for _ in 0..events {
         world.turn()?;
     }
@@ -176,6 +188,9 @@ struct World {
     runtime: Runtime,
     /// `true` once clients only read.
     is_quiet: bool,
+    /// `true` if leaders have brokers, and clients use their views.
+    has_views: bool,
+    views_ledger: ViewLedger,
 }
 
 /// Returns the place of a node in the lists.
@@ -188,7 +203,7 @@ fn number(place: usize) -> NodeId {
 }
 
 impl World {
-    fn new(seed: u64) -> Self {
+    fn new(serving: Serving, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let rates = Rates::new(&mut random);
         // A tenth slower or faster than the true time, at most.
@@ -206,6 +221,8 @@ impl World {
             run: Run::default(),
             runtime: runtime.expect("invariant: a runtime of one thread starts unless there are no file handles"),
             is_quiet: false,
+            has_views: serving == Serving::Views,
+            views_ledger: ViewLedger::default(),
         };
         for node in 0..NODES {
             world.schedule(0, Event::Start(node));
@@ -231,8 +248,10 @@ impl World {
             return Err(Violation("nothing happens any more".to_owned()));
         };
         self.now = at;
+        node::set_wall_clock(at);
         self.run.events += 1;
-        self.note(event.kind());
+        let operations: u64 = self.nodes.iter().map(|node| node.disk.operations()).sum();
+        self.note(event.kind() << 32 | operations);
         match event {
             Event::Tick(node) => self.tick(node),
             Event::Deliver(flight) => self.deliver(flight),
@@ -410,6 +429,7 @@ impl World {
             self.lose_power(at);
             return Ok(());
         }
+        self.run_views(at)?;
         let Some(process) = self.process(at) else { return Ok(()) };
         let start = self.nodes[at].start;
         if let Some(error) = process.shard.failed() {

@@ -31,7 +31,12 @@ const DIR: &str = "/data";
 thread_local! {
     /// Time of the node that runs. A thread runs one simulation.
     static NOW: Cell<Time> = const { Cell::new(0) };
+    /// Time of day, in milliseconds since 1970.
+    static WALL_MS: Cell<u64> = const { Cell::new(FIRST_MS) };
 }
+
+/// Time of day at which simulations begin, in milliseconds since 1970.
+const FIRST_MS: u64 = 1_700_000_000_000;
 
 pub fn set_clock(now: Time) {
     NOW.set(now);
@@ -41,9 +46,13 @@ fn clock() -> Time {
     NOW.get()
 }
 
-/// Returns the wall time, which stands still.
+pub fn set_wall_clock(now: Time) {
+    WALL_MS.set(FIRST_MS + now / MS);
+}
+
+/// Returns the time of day, which is the same on all nodes.
 pub fn wall_clock() -> u64 {
-    1_700_000_000_000
+    WALL_MS.get()
 }
 
 pub struct Node {

@@ -10,6 +10,7 @@ use storage::{Owner, PartitionLog, Read, Store, StoredTopic};
 
 use super::ledger::{Partition, Value};
 use super::node::wall_clock;
+use super::views::Views;
 use super::{Event, MS, NODES, World, number};
 use crate::violation::{Outcome, Violation, check};
 
@@ -23,6 +24,8 @@ const READ_BYTES: usize = 16 << 10;
 /// Leadership of a node.
 pub struct Leading {
     pub term: Term,
+    /// Broker over the store, if the run has one. Otherwise clients use the partitions themselves.
+    pub views: Option<Views>,
     cells: Vec<Arc<Cell>>,
     told: Arc<Mutex<VecDeque<Told>>>,
 }
@@ -81,7 +84,7 @@ impl Owner for Cell {
 
 impl Leading {
     fn new(term: Term, store: &Store) -> Self {
-        let mut leading = Self { term, cells: Vec::new(), told: Arc::default() };
+        let mut leading = Self { term, views: None, cells: Vec::new(), told: Arc::default() };
         let mut topics = store.topics();
         topics.sort_by_key(|topic| topic.id);
         topics.iter().for_each(|topic| leading.add(topic));
@@ -98,30 +101,37 @@ impl Leading {
     }
 }
 
-/// Returns the committed values of a partition from an offset on, with their offsets.
-pub fn values(log: &Arc<dyn PartitionLog>, from: Offset) -> Result<Vec<(Offset, Value)>> {
+/// Returns the committed batches of a partition from an offset on.
+pub fn batches(log: &Arc<dyn PartitionLog>, from: Offset) -> Result<Vec<RecordBatch>> {
     let mut at = from;
-    let mut values = Vec::new();
+    let mut all = Vec::new();
     let end = log.extent().end;
     while at < end {
         let batches = match log.clone().read(at, READ_BYTES)? {
             Read::Batches(batches) => batches,
             Read::Cold(cold) => cold.run()?,
         };
-        if batches.is_empty() {
+        let Some(last) = batches.last() else {
             return Err(Error::new(ErrorKind::Corrupt, format!("there is nothing at offset {at} of {end}")));
-        }
-        for batch in &batches {
-            for record in batch.records()?.iter() {
-                let record = record?;
-                let text = record.value.unwrap_or_default();
-                let value = text.get(..8).and_then(|bytes| bytes.try_into().ok()).map(Value::from_be_bytes);
-                let value = value.ok_or_else(|| Error::new(ErrorKind::Corrupt, "a record without a number"))?;
-                if record.offset >= from {
-                    values.push((record.offset, value));
-                }
+        };
+        at = last.next_offset();
+        all.extend(batches);
+    }
+    Ok(all)
+}
+
+/// Returns the committed values of a partition from an offset on, with their offsets.
+pub fn values(log: &Arc<dyn PartitionLog>, from: Offset) -> Result<Vec<(Offset, Value)>> {
+    let mut values = Vec::new();
+    for batch in batches(log, from)? {
+        for record in batch.records()?.iter() {
+            let record = record?;
+            let text = record.value.unwrap_or_default();
+            let value = text.get(..8).and_then(|bytes| bytes.try_into().ok()).map(Value::from_be_bytes);
+            let value = value.ok_or_else(|| Error::new(ErrorKind::Corrupt, "a record without a number"))?;
+            if record.offset >= from {
+                values.push((record.offset, value));
             }
-            at = batch.next_offset();
         }
     }
     Ok(values)
@@ -141,14 +151,24 @@ impl World {
             for told in told {
                 self.run.acknowledged += self.ledger.note(told)?;
             }
-            if is_over && let Some(process) = &mut self.nodes[at].process {
-                process.leading = None;
+            if is_over {
+                self.drop_calls(at);
+                if let Some(process) = &mut self.nodes[at].process {
+                    process.leading = None;
+                }
             }
         }
         let Some(process) = self.process(at) else { return Ok(()) };
         let may_lead = process.leading.is_none() && stance.serves_from.is_some();
         if may_lead && process.shard.open(stance.term) {
-            let leading = Leading::new(stance.term, &process.store);
+            let mut leading = Leading::new(stance.term, &process.store);
+            if self.has_views {
+                leading.views = match Views::start(stance.term, number(at), &process.store, self.now) {
+                    Ok(views) => Some(views),
+                    Err(_) if self.nodes[at].disk.is_off() => None,
+                    Err(violation) => return Err(violation),
+                };
+            }
             self.ledger.check(&process.store, number(at))?;
             self.run.elections += 1;
             if let Some(process) = &mut self.nodes[at].process {
@@ -170,6 +190,7 @@ impl World {
             return Ok(());
         }
         match self.random.below(40) {
+            _ if self.has_views => self.call_views(at)?,
             _ if self.is_quiet => self.read(at)?,
             0 => self.create_topic(at)?,
             1 => self.delete_topic(at)?,
