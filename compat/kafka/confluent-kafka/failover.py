@@ -226,7 +226,7 @@ def main():
     for created in admin.create_topics([NewTopic(each, PARTITIONS, 3) for each in topics]).values():
         created.result()
     history.stream("idempotent", **LOG)
-    history.stream("group", log=True, numbered=True)
+    history.stream("group", log=True, numbered=True, **{"from": "idempotent"})
     history.stream("tx-in", **LOG)
     history.stream("tx-out", **LOG, **{"from": "tx-in"})
     history.run(lambda: produce("idempotent"), consume, lambda: produce("tx-in"), transform)

@@ -307,7 +307,7 @@ public class Failover {
             admin.createTopics(topics).all().get();
         }
         add("stream", "idempotent", LOG);
-        add("stream", "group", "\"log\":true,\"numbered\":true");
+        add("stream", "group", "\"log\":true,\"numbered\":true,\"from\":\"idempotent\"");
         add("stream", "tx-in", LOG);
         add("stream", "tx-out", LOG + ",\"from\":\"tx-in\"");
         var done = new ConcurrentHashMap<TopicPartition, Long>();

@@ -79,7 +79,7 @@ async fn main() -> Outcome {
     let settings = TopicSettings { storage: Storage::Disk, partitions: PARTITIONS, ..TopicSettings::default() };
     client.create_topic(TOPIC, settings).await?;
     history.add("stream", "publisher", ",\"log\":true,\"numbered\":true,\"ordered\":true")?;
-    history.add("stream", "group", ",\"log\":true,\"numbered\":true")?;
+    history.add("stream", "group", ",\"log\":true,\"numbered\":true,\"from\":\"publisher\"")?;
     let (end, ending) = watch::channel(false);
     std::thread::spawn(move || {
         // An error ends the input, too.

@@ -51,7 +51,7 @@ func main() {
 	cl.Close()
 	log := event{"log": true, "numbered": true, "ordered": true}
 	stream("idempotent", log)
-	stream("group", event{"log": true, "numbered": true})
+	stream("group", event{"log": true, "numbered": true, "from": "idempotent"})
 	stream("tx-in", log)
 	stream("tx-out", event{"log": true, "numbered": true, "ordered": true, "from": "tx-in"})
 	var all sync.WaitGroup

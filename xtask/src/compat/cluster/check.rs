@@ -175,7 +175,10 @@ fn items(events: &[&Event], promises: &Promises, found: &mut Findings) {
     let taken = events.iter().filter(|event| matches!(event, Event::Taken { .. })).count();
     found.lost = lost.len().saturating_sub(taken);
     lost.into_iter().skip(taken).for_each(|item| found.add("lost", shown(item)));
-    copies.keys().filter(|item| !sent.contains(*item)).for_each(|item| found.add("never sent", shown(*item)));
+    // A stream that only reads another one sends nothing.
+    if promises.from.is_none() || !sent.is_empty() {
+        copies.keys().filter(|item| !sent.contains(*item)).for_each(|item| found.add("never sent", shown(*item)));
+    }
 }
 
 /// Received items whose acknowledgement was confirmed do not arrive again.
@@ -302,7 +305,7 @@ fn counters(events: &[&Event], found: &mut Findings) {
     }
 }
 
-/// Every item of a source became one item.
+/// Every item of a source became one item, and no other item did.
 fn sources(all: &mut [(Findings, Option<&str>, HashSet<Item<'_>>)]) {
     for at in 0..all.len() {
         let Some(from) = all[at].1 else { continue };
@@ -314,6 +317,8 @@ fn sources(all: &mut [(Findings, Option<&str>, HashSet<Item<'_>>)]) {
         let missing: Vec<String> = source.difference(&all[at].2).map(|item| shown(*item)).collect();
         all[at].0.lost += missing.len();
         missing.into_iter().for_each(|item| all[at].0.add("not transformed", item));
+        let added: Vec<String> = all[at].2.difference(&source).map(|item| shown(*item)).collect();
+        added.into_iter().for_each(|item| all[at].0.add("not in its source", item));
     }
 }
 
@@ -422,6 +427,20 @@ mod tests {
     }
 
     #[test]
+    fn a_group_has_the_items_of_the_stream_that_it_reads() {
+        let of = |read: &[String]| {
+            let source = [stream("s", LOG), sent("s", 0, "ok"), got("s", FINAL, 0, 0)];
+            let declared = stream("t", r#","log":true,"numbered":true,"from":"s""#);
+            let done = committed("committed", 1).replace(r#""s""#, r#""t""#);
+            kinds(&[&source[..], &[declared], read, &[done]].concat())
+        };
+        let both = |number| [got("t", GROUP, 0, number), got("t", FINAL, 0, number)];
+        assert_eq!(of(&both(0)), [""; 0]);
+        assert_eq!(of(&[]), ["not transformed"]);
+        assert_eq!(of(&both(1)), ["not transformed", "not in its source"]);
+    }
+
+    #[test]
     fn planted_violations_of_a_queue_are_found() {
         let queue = |promises: &str, more: &[String]| {
             let first =
@@ -448,6 +467,8 @@ mod tests {
         };
         assert_eq!(of(&[got("t", FINAL, 0, 0), got("t", FINAL, 2, 1)]), [""; 0]);
         assert_eq!(of(&[got("t", FINAL, 0, 0)]), ["not transformed"]);
+        let added = [got("t", FINAL, 0, 0), got("t", FINAL, 1, 1), sent("t", 2, "ok"), got("t", FINAL, 2, 2)];
+        assert_eq!(of(&added), ["not in its source"]);
         assert_eq!(of(&[got("t", FINAL, 0, 0), got("t", FINAL, 2, 1), got("t", FINAL, 3, 1)]), ["duplicated"]);
     }
 
