@@ -211,19 +211,18 @@ impl Shard {
         }
     }
 
-    /// Takes a part that another node has sent. While the journal has no room, or this node applies too slowly, it
-    /// takes no records, which are sent again, but what a part says of the records before them: once those are known to
-    /// be committed, they can leave the journal. Parts with records are dropped while damaged records are replaced.
+    /// Takes a part that another node has sent. Parts with records are dropped while the journal has no room, while this
+    /// node applies too slowly, or while damaged records are replaced: they are sent again. But without room it learns
+    /// from them which of its records are committed: those can leave the journal.
     pub fn receive(&self, mut part: Part) {
-        let has_room = || self.journal.admit().is_ok() && self.machine.lock().held_bytes() < HELD_BYTES_MAX;
         if !part.blocks.is_empty() {
             let is_paused = self.is_paused.load(Ordering::Acquire);
-            if is_paused || !has_room() {
+            if is_paused || !self.has_room() {
                 self.counts.put_off.fetch_add(1, Ordering::Relaxed);
+                if is_paused || !self.teaches(&part) {
+                    return;
+                }
                 part.drop_entries();
-            }
-            if is_paused {
-                return;
             }
         }
         if let Err(error) = self.check_changes(&part) {
@@ -246,6 +245,18 @@ impl Shard {
                 observer.state_offered(leader, point);
             }
         }
+    }
+
+    fn has_room(&self) -> bool {
+        self.journal.admit().is_ok() && self.machine.lock().held_bytes() < HELD_BYTES_MAX
+    }
+
+    /// Returns `true` if an append says of records of this node, which it knows, that they are committed. The answer to
+    /// any other would only make the leader send more.
+    fn teaches(&self, part: &Part) -> bool {
+        let Kind::Append { prev, commit, .. } = &part.message.kind else { return false };
+        let Status { last, committed, .. } = self.status();
+        prev.index <= last.index && prev.index.min(*commit) > committed
     }
 
     /// Fails if a part has changes of the nodes that this program cannot read, or that say so of later rows. It is not
