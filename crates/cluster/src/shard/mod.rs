@@ -9,6 +9,7 @@
 //! consensus decided it. Owners are told without that lock, by whichever thread learns that an entry is committed;
 //! entries of other leaders are applied by a thread of their own.
 
+mod applier;
 mod blocks;
 mod load;
 mod machine;
@@ -19,15 +20,14 @@ mod save;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use consensus::{Change, Index, Kind, Members, Message, NodeId, Peer, Point, Position, Refused, Status, Term, Time};
 use engine::shard::ShardId;
 use engine::{Error, ErrorKind, Result};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
 use storage::{Entry, EntryKind, Journal, Kept, Owner, ShardLog, Source, Store};
 
+use applier::Applier;
 use load::Counts;
 pub use load::{Load, Progress};
 pub use machine::Stance;
@@ -49,10 +49,6 @@ const HELD_BYTES_MAX: u64 = 128 << 20;
 /// Maximum rows, and bytes of rows, of one entry: they fit into one block of the journal.
 const ENTRY_ROWS_MAX: usize = 4000;
 const ENTRY_BYTES_MAX: usize = 3 << 20;
-
-/// Pause of a node that follows after it has applied what is committed: it takes many small entries at a time, and its
-/// processor is free for the next ones. An elected node serves at most this much later.
-const APPLY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Clock that goes on while the machine sleeps, in ns from any origin.
 pub type Clock = fn() -> Time;
@@ -118,15 +114,6 @@ pub struct Shard {
     placer: Arc<dyn Owner>,
 }
 
-/// Thread that applies committed entries of other leaders.
-#[derive(Default)]
-struct Applier {
-    has_work: Mutex<bool>,
-    changed: Condvar,
-    is_stopped: AtomicBool,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
 impl Shard {
     fn start(
         (id, node, format): (ShardId, NodeId, u32),
@@ -167,12 +154,7 @@ impl Shard {
         });
         shard.journal.set_source(Arc::new(Pulled(Arc::downgrade(&shard))));
         if has_thread {
-            let (weak, applier) = (Arc::downgrade(&shard), shard.applier.clone());
-            let run = move || Self::run_applier(&weak, &applier);
-            let thread = std::thread::Builder::new().name("shard-apply".into()).spawn(run);
-            *shard.applier.thread.lock() = Some(thread.map_err(|error| {
-                Error::new(ErrorKind::Internal, format!("cannot start a thread for the cluster: {error}"))
-            })?);
+            shard.start_applier()?;
         }
         Ok(shard)
     }
@@ -211,9 +193,9 @@ impl Shard {
         }
     }
 
-    /// Takes a part that another node has sent. Parts with records are dropped while the journal has no room, while this
-    /// node applies too slowly, or while damaged records are replaced: they are sent again. But without room it learns
-    /// from them which of its records are committed: those can leave the journal.
+    /// Takes a part that another node has sent. Parts with records are dropped while the journal has no room, while
+    /// this node applies too slowly, or while damaged records are replaced: they are sent again. But without room it
+    /// learns from them which of its records are committed: those can leave the journal.
     pub fn receive(&self, mut part: Part) {
         if !part.blocks.is_empty() {
             let is_paused = self.is_paused.load(Ordering::Acquire);
@@ -424,14 +406,7 @@ impl Shard {
 
     /// Ends the thread of the shard.
     pub fn stop(&self) {
-        self.applier.is_stopped.store(true, Ordering::Release);
-        self.applier.wake();
-        if let Some(thread) = self.applier.thread.lock().take()
-            && thread.thread().id() != std::thread::current().id()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread that applies entries ended with a panic");
-        }
+        self.applier.stop();
     }
 
     /// Calls the machine and does the work that this leaves.
@@ -601,37 +576,6 @@ impl Shard {
         rows.into_iter().try_for_each(|row| store.apply(row.kind, row.stream, row.body.clone()))
     }
 
-    /// Returns `true` if there is work for the shard's thread.
-    pub fn has_work(&self) -> bool {
-        *self.applier.has_work.lock()
-    }
-
-    /// Does the work of the shard's thread, for a shard without one: applies what other leaders have committed.
-    pub fn turn(&self) {
-        *self.applier.has_work.lock() = false;
-        self.apply_all();
-    }
-
-    fn apply_all(&self) {
-        match self.failed() {
-            Some(error) => self.give_up(&error),
-            None if self.store.get().is_some() => self.settle(true),
-            None => {}
-        }
-    }
-
-    fn run_applier(weak: &Weak<Self>, applier: &Applier) {
-        while !applier.is_stopped.load(Ordering::Acquire) {
-            let Some(shard) = weak.upgrade() else { return };
-            shard.apply_all();
-            let pause = if shard.led.load(Ordering::Acquire) == 0 { APPLY_PAUSE } else { Duration::ZERO };
-            // The shard ends when nobody else has it.
-            drop(shard);
-            std::thread::sleep(pause);
-            applier.wait();
-        }
-    }
-
     fn waiting_bytes(&self, queue: &Queue) -> u64 {
         queue.bytes + self.in_flight.load(Ordering::Relaxed)
     }
@@ -710,21 +654,6 @@ impl Shard {
             (Some(after).filter(|after| *after != before), members)
         };
         self.tell(news);
-    }
-}
-
-impl Applier {
-    fn wake(&self) {
-        *self.has_work.lock() = true;
-        self.changed.notify_one();
-    }
-
-    fn wait(&self) {
-        let mut has_work = self.has_work.lock();
-        while !*has_work {
-            self.changed.wait(&mut has_work);
-        }
-        *has_work = false;
     }
 }
 
