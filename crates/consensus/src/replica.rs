@@ -256,8 +256,10 @@ impl Replica {
     /// have it back in this term, since the other node may still take the leadership, and does not wait then.
     fn resign_without_successor(&mut self) {
         let raft = &self.node.raft;
-        if raft.state == StateRole::Leader && raft.lead_transferee.is_none() && self.lease.is_given_up() {
-            let term = raft.term;
+        let term = raft.term;
+        // The lease is that of the role: a voter that is alone may have been elected in this very tick.
+        let has_led = raft.state == StateRole::Leader && matches!(self.role, (led, Role::Leader { .. }) if led == term);
+        if has_led && raft.lead_transferee.is_none() && self.lease.is_given_up() {
             self.run(|node| node.raft.become_follower(term, INVALID_ID)).ok();
         }
     }
