@@ -428,7 +428,9 @@ impl Machine {
         while let Some((number, _)) = self.unsettled.pop_front_if(|(_, last)| *last <= until) {
             self.settled_save = Some(number);
         }
-        let base = Base { point, hard: log.hard(), commit: log.commit(), roster: self.roster.clone() };
+        // No entry that is not on the disk yet: there may be another one in its place.
+        let commit = log.commit().min(self.applied);
+        let base = Base { point, hard: log.hard(), commit, roster: self.roster.clone() };
         (base, self.settled_save)
     }
 
@@ -532,5 +534,23 @@ mod tests {
         assert_eq!(take(&mut machine, committed), None);
         machine.settled(base.index + 4);
         assert_eq!(machine.keep().1, Some(second));
+    }
+
+    #[test]
+    fn a_checkpoint_has_no_commit_of_entries_that_are_not_on_the_disk() {
+        let mut machine = follower();
+        let base = machine.point().expect("a point").position;
+        machine.receive(append(1, 1, base, base.index + 4, base.index), 1).expect("it fits");
+        let saves = machine.work(1).saves;
+        machine.saved(saves[0].0);
+        machine.work(1);
+        // Another leader has committed other entries at these places.
+        machine.receive(append(2, 3, base, base.index + 2, base.index + 2), 1).expect("it fits");
+        let saves = machine.work(1).saves;
+        assert_eq!(machine.status().committed, base.index + 2);
+        assert_eq!(machine.keep().0.commit, base.index, "after a power cut, the disk may have those of before");
+        machine.saved(saves[0].0);
+        machine.work(1);
+        assert_eq!(machine.keep().0.commit, base.index + 2);
     }
 }
