@@ -30,6 +30,8 @@ const TASKS_MAX: usize = 8;
 /// Times that each task has its turn between two waits for the other thread, and number of these waits after an event.
 const TURNS: usize = 20;
 const ROUNDS: usize = 3;
+/// One message of this many is never deleted.
+const KEPT_EVERY: u64 = 4;
 /// Maximum duration of a lease during faults.
 const LEASE_MS_MAX: u64 = 1500;
 
@@ -274,17 +276,24 @@ impl World {
         let may_serve = process.shard.may_serve(term);
         let Some(views) = self.views(at) else { return Ok(()) };
         views.run(now);
+        let mut opened = None;
         if let Some(opening) = views.opening.take_if(|opening| opening.is_finished()) {
-            // Unless the leadership is over, it can only fail because the power went off.
-            let opened = views.wait(opening);
+            opened = Some(views.wait(opening)?);
             views.is_open = matches!(opened, Some(Ok(())));
         }
         let (done, waiting): (Vec<_>, Vec<_>) = views.tasks.drain(..).partition(|task| task.handle.is_finished());
         views.tasks = waiting;
-        let answers: Vec<_> = done
-            .into_iter()
-            .map(|Task { begun, handle, key }| (begun, key, views.wait(handle).and_then(Result::ok)))
-            .collect();
+        let mut answers = Vec::with_capacity(done.len());
+        for Task { begun, handle, key } in done {
+            answers.push((begun, key, views.wait(handle)?.ok()));
+        }
+        let leads = || self.process(at).is_some_and(|process| process.shard.stance().leader == Some(number(at)));
+        if let Some(Err(error)) = opened
+            && leads()
+            && !self.nodes[at].disk.is_off()
+        {
+            return Err(Violation(format!("node {} leads and cannot restore its views: {error}", at + 1)));
+        }
         for (begun, key, answer) in answers {
             if let Some(key) = key {
                 self.views_ledger.registers[key].is_busy = false;
@@ -337,10 +346,12 @@ impl World {
                 register.acknowledged = register.acknowledged.max(value);
             }
             Answer::Got(key, acknowledged, value) => {
-                let issued = ledger.registers[key].issued;
+                let Register { issued, .. } = ledger.registers[key];
                 check((acknowledged..=issued).contains(&value), || {
                     format!("node {node} has {value} at key {key}: {acknowledged} was acknowledged, {issued} put")
                 })?;
+                // Nobody may read an earlier number after this one.
+                ledger.registers[key].acknowledged = ledger.registers[key].acknowledged.max(value);
             }
         }
         Ok(())
@@ -365,7 +376,9 @@ impl World {
             7..11 => views.receive(now, max, lease_ms),
             11..14 => {
                 let count = ledger.held.len().min(max);
-                let held: Vec<_> = ledger.held.drain(..count).collect();
+                // Some are never deleted, so that they must come to the end.
+                let may_go = |(message, _): &(u64, Receipt)| message % KEPT_EVERY != 0;
+                let held: Vec<_> = ledger.held.drain(..count).filter(may_go).collect();
                 ledger.finishing.extend(held.iter().map(|(message, _)| *message));
                 if !held.is_empty() {
                     views.finish(now, held);
@@ -393,8 +406,9 @@ impl World {
 }
 
 impl Views {
-    /// Returns the result of a task that has ended.
-    fn wait<T>(&self, handle: JoinHandle<T>) -> Option<T> {
-        self.runtime.as_ref()?.block_on(handle).ok()
+    /// Returns the result of a task that has ended. No task may panic.
+    fn wait<T>(&self, handle: JoinHandle<T>) -> Result<T, Violation> {
+        let runtime = self.runtime.as_ref().ok_or_else(|| Violation("the broker has ended".to_owned()))?;
+        runtime.block_on(handle).map_err(|error| Violation(format!("a task of the broker ended: {error}")))
     }
 }
