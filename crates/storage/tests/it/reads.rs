@@ -230,6 +230,7 @@ fn a_clock_that_is_set_back_neither_loses_nor_keeps_for_ever() {
             let batch = batch_near(log.end(), 0, &mut random);
             append(&store, &log, batch);
         }
+        wait_until("all of it is committed", || log.extent().end == log.end());
         store.checkpoint().expect("all of it is in segments");
         latest.push(log.extent().end);
     }
