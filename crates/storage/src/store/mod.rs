@@ -357,8 +357,7 @@ impl Store {
             }
             Work::Segments => {
                 let (bytes, failed) = self.flush();
-                let unflushed = self.shared.tails.unflushed.load(Ordering::Relaxed);
-                self.shared.gate.set_shut(unflushed > GATE_FACTOR * self.settings.unflushed_bytes_max && failed == 0);
+                self.set_gate(failed > 0);
                 self.trim_tails();
                 Ok(bytes > 0)
             }
@@ -372,7 +371,6 @@ impl Store {
             return LOOK_EVERY;
         }
         let unflushed = || self.shared.tails.unflushed.load(Ordering::Relaxed);
-        let is_behind = || unflushed() > GATE_FACTOR * self.settings.unflushed_bytes_max;
         let mut is_failing = false;
         while unflushed() > self.settings.unflushed_bytes_max / 2 && !self.shared.background.is_stopped() {
             let (bytes, failed) = self.flush();
@@ -380,16 +378,22 @@ impl Store {
             if bytes == 0 {
                 break;
             }
-            self.shared.gate.set_shut(is_behind() && !is_failing);
+            self.set_gate(is_failing);
             self.trim_tails();
         }
-        // If partitions cannot be written, waiting does not help: they take nothing more, and the others continue.
-        self.shared.gate.set_shut(is_behind() && !is_failing);
+        self.set_gate(is_failing);
         self.trim_tails();
         if self.aged.lock().elapsed() >= self.settings.tail_time {
             self.age_tails();
         }
         LOOK_EVERY
+    }
+
+    /// Has the journal wait if segments are too far behind. If partitions cannot be written, waiting does not help:
+    /// they take nothing more, and the others continue.
+    fn set_gate(&self, is_failing: bool) {
+        let unflushed = self.shared.tails.unflushed.load(Ordering::Relaxed);
+        self.shared.gate.set_shut(unflushed > GATE_FACTOR * self.settings.unflushed_bytes_max && !is_failing);
     }
 
     /// Fails if the data directory was removed or replaced: nothing is written or removed by path from then on.
