@@ -210,6 +210,11 @@ fn a_lease_ends_before_the_message_that_lets_another_lead() {
     // The message is lost, and the leader goes on for a while: without a lease, for the message may still arrive.
     group.ticks(5);
     assert_eq!((group.replica(1).status().is_leader, group.leases[&1]), (true, None));
+    let term = group.replica(1).status().term;
+    for _ in 0..30 {
+        group.ticks(1);
+        assert!(group.replica(1).status().term > term || group.leases[&1].is_none(), "a lease in the same term");
+    }
 }
 
 #[test]
@@ -431,4 +436,22 @@ fn a_leader_whose_successor_does_not_take_over_resigns() {
     group.serve(leader);
     group.ticks(2);
     assert!(group.leases[&leader].is_some(), "node {leader} leads and may not serve");
+}
+
+#[test]
+fn a_voter_that_is_alone_leads_again_after_it_has_resigned() {
+    let mut group = Group::new(&[1], &[1]);
+    group.elect(1);
+    let term = group.replica(1).status().term;
+    // As after a transfer whose target was removed from the group.
+    group.replica(1).lease.give_up();
+    group.ticks(60);
+    let status = group.replica(1).status();
+    assert!(status.is_leader && status.term > term, "{status:?}");
+    group.serve(1);
+    group.ticks(2);
+    assert!(group.leases[&1].is_some());
+    let later = group.replica(1).status().term;
+    group.ticks(60);
+    assert_eq!(group.replica(1).status().term, later, "it stays");
 }
