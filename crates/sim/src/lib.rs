@@ -5,6 +5,7 @@
 
 mod agenda;
 mod clock;
+mod cuts;
 #[cfg(feature = "nodes")]
 mod disk;
 #[cfg(feature = "nodes")]

@@ -4,6 +4,7 @@ use consensus::Time;
 
 use super::ledger::contents;
 use super::{Event, MS, NODES, Rates, World, number};
+use crate::cuts::Cuts;
 use crate::violation::{Outcome, Violation, check};
 
 /// Time after the last fault within which everything has to be in order.
@@ -84,26 +85,13 @@ impl World {
     /// Cuts links for a while: of one node, in one direction or both, or between two groups of nodes.
     fn cut(&mut self, at: usize) {
         let until = self.now + self.random.below(2500 * MS);
-        let side = self.random.number();
-        let kind = self.random.below(3);
-        for from in 0..NODES {
-            for to in 0..NODES {
-                let is_cut = match kind {
-                    0 => from == at,
-                    1 => from == at || to == at,
-                    _ => (side >> from ^ side >> to) & 1 == 1,
-                };
-                if is_cut {
-                    self.cut_until[from][to] = until;
-                }
-            }
-        }
+        self.cuts.cut(at, until, &mut self.random);
     }
 
     /// Ends all faults. After a while one node must lead and acknowledge records, and all nodes must have the same.
     pub(super) fn heal(&mut self) -> Outcome {
         self.rates = Rates::none();
-        self.cut_until = [[0; NODES]; NODES];
+        self.cuts = Cuts::none();
         for at in 0..NODES {
             self.nodes[at].paused_until = 0;
             self.nodes[at].slow_until = 0;

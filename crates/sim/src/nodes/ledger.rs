@@ -1,4 +1,4 @@
-//! What clients were told, and what must hold of it at every node that leads.
+//! Ledger of what clients were told, with checks of every node that leads.
 
 use std::collections::{BTreeMap, BTreeSet};
 

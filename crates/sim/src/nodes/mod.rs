@@ -24,6 +24,7 @@ use tokio::runtime::Runtime;
 
 use crate::agenda::Agenda;
 use crate::clock::Clock;
+use crate::cuts::Cuts;
 use crate::violation::{Outcome, Violation, digest_after};
 use ledger::Ledger;
 use node::{Node, Process, TICK};
@@ -75,7 +76,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// What the leaders of a run serve.
+/// Service of the leaders of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serving {
     /// Partitions of the log, without a broker.
@@ -180,8 +181,7 @@ struct World {
     now: Time,
     agenda: Agenda<Event>,
     nodes: Vec<Node>,
-    /// Time until which a link is cut, by sender and receiver.
-    cut_until: [[Time; NODES]; NODES],
+    cuts: Cuts<NODES>,
     ledger: Ledger,
     run: Run,
     /// Runs the fetches of states.
@@ -216,7 +216,7 @@ impl World {
             now: 0,
             agenda: Agenda::new(),
             nodes,
-            cut_until: [[0; NODES]; NODES],
+            cuts: Cuts::none(),
             ledger: Ledger::default(),
             run: Run::default(),
             runtime: runtime.expect("invariant: a runtime of one thread starts unless there are no file handles"),
@@ -407,7 +407,7 @@ impl World {
         if self.process_since(at, start).is_none() {
             return Ok(());
         }
-        let is_reached = self.cut_until[at][place(leader)] <= self.now && self.pause(place(leader)).is_none();
+        let is_reached = !self.cuts.is_cut(at, place(leader), self.now) && self.pause(place(leader)).is_none();
         let state = match (self.nodes[at].process.as_ref(), self.nodes[place(leader)].process.as_ref()) {
             (Some(own), Some(of)) if is_reached => {
                 node::set_clock(self.nodes[at].clock.at(self.now));
@@ -467,7 +467,7 @@ impl World {
 
     fn send(&mut self, from: usize, part: Part) {
         let to = place(part.message.to);
-        if to >= NODES || self.cut_until[from][to] > self.now || self.random.one_in(self.rates.lose) {
+        if to >= NODES || self.cuts.is_cut(from, to, self.now) || self.random.one_in(self.rates.lose) {
             return;
         }
         let copies = 1 + u64::from(self.random.one_in(self.rates.double));

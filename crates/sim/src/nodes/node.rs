@@ -78,7 +78,7 @@ pub struct Process {
     pub store: Arc<Store>,
     pub shard: Arc<Shard>,
     pub outbox: Arc<Outbox>,
-    /// What it serves while it leads.
+    /// Service while it leads.
     pub leading: Option<Leading>,
     /// `true` if the journal's thread will work, or cannot before the next upkeep.
     pub is_writing: Cell<bool>,
@@ -86,7 +86,7 @@ pub struct Process {
     pub is_applying: Cell<bool>,
 }
 
-/// What a node wants to send, and states that leaders have offered to it.
+/// Messages that a node wants to send, and states that leaders have offered to it.
 #[derive(Default)]
 pub struct Outbox {
     parts: Mutex<Vec<Part>>,

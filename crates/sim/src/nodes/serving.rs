@@ -1,4 +1,4 @@
-//! What a leader serves: partitions with their publishers, and what they were told.
+//! Service of a leader: partitions with their publishers, and what they were told.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

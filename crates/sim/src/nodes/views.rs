@@ -74,7 +74,7 @@ enum Answer {
     Got(usize, u64, u64),
 }
 
-/// What clients of the views were told.
+/// Ledger of what clients of the views were told.
 #[derive(Default)]
 pub struct ViewLedger {
     next: u64,

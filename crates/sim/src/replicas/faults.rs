@@ -5,6 +5,7 @@ use consensus::{Members, NodeId, Status, Time};
 use super::bugs::Bug;
 use super::node::Node;
 use super::{Event, MS, NODES, Rates, World, place};
+use crate::cuts::Cuts;
 use crate::violation::{Outcome, Violation, check};
 
 /// Time after the last fault within which everything has to be in order.
@@ -78,20 +79,7 @@ impl World {
         if self.random.one_in(2) {
             self.break_links();
         }
-        let side = self.random.number();
-        let kind = self.random.below(3);
-        for from in 0..NODES {
-            for to in 0..NODES {
-                let is_cut = match kind {
-                    0 => from == at,
-                    1 => from == at || to == at,
-                    _ => (side >> from ^ side >> to) & 1 == 1,
-                };
-                if is_cut {
-                    self.cut_until[from][to] = until;
-                }
-            }
-        }
+        self.cuts.cut(at, until, &mut self.random);
     }
 
     /// Makes a checkpoint of what a node has applied.
@@ -116,7 +104,7 @@ impl World {
     /// be acknowledged.
     pub(super) fn heal(&mut self) -> Outcome {
         self.rates = Rates::none();
-        self.cut_until = [[0; NODES]; NODES];
+        self.cuts = Cuts::none();
         for at in 0..NODES {
             self.nodes[at].paused_until = 0;
             self.nodes[at].slow_until = 0;

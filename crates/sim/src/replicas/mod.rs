@@ -21,6 +21,7 @@ use consensus::{Kind, Log, Members, Message, NodeId, Random, Refused, Replica, S
 
 use crate::agenda::Agenda;
 use crate::clock::Clock;
+use crate::cuts::Cuts;
 use crate::violation::{Outcome, Violation, digest_after};
 pub use bugs::Bug;
 use disk::{Content, Digest, Disk};
@@ -194,8 +195,7 @@ struct World {
     now: Time,
     agenda: Agenda<Event>,
     nodes: Vec<Node>,
-    /// Time until which a link is cut, by sender and receiver.
-    cut_until: [[Time; NODES]; NODES],
+    cuts: Cuts<NODES>,
     truth: Truth,
     run: Run,
     settings: Settings,
@@ -247,7 +247,7 @@ impl World {
             now: 0,
             agenda: Agenda::new(),
             nodes,
-            cut_until: [[0; NODES]; NODES],
+            cuts: Cuts::none(),
             truth,
             run: Run::default(),
             settings,

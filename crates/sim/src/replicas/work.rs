@@ -127,7 +127,7 @@ impl World {
         };
         let flight = Flight { message, contents, state, start: *start };
         let (from, to) = (at, place(flight.message.to));
-        let is_cut = self.cut_until[from][to] > self.now;
+        let is_cut = self.cuts.is_cut(from, to, self.now);
         if is_cut || self.random.one_in(self.rates.lose) {
             if self.random.one_in(3)
                 && let Some(process) = &mut self.nodes[from].process
