@@ -3,7 +3,7 @@
 use crate::run::{Call, Outcome};
 
 const SEEDS: &str = "100000";
-/// Seeds of whole nodes, which take a thousand times as long.
+/// Seeds of whole nodes, each of which takes about a hundred times as long.
 const NODE_SEEDS: &str = "2000";
 /// Seeds within which each planted bug has to be found.
 const BUG_SEEDS: u32 = 20_000;

@@ -41,8 +41,8 @@ use places::{Placer, Places, Saver};
 
 /// Maximum bytes that publishers have queued, or that wait for other nodes. Above it, a publish is refused.
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
-/// Part of the journal that limits these bytes as well. What is not committed cannot leave the journal, and if the
-/// other nodes wait for this one, nothing is committed that it cannot write.
+/// Part of the journal that limits these bytes as well: what is not committed cannot leave the journal. Small records
+/// take more of it than their bytes.
 const QUEUE_PART: u64 = 4;
 /// Bytes of the log in memory above which a follower takes no more records: it applies too slowly.
 const HELD_BYTES_MAX: u64 = 128 << 20;
