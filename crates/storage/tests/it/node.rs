@@ -797,9 +797,10 @@ fn every_call_of_the_source_is_followed_by_its_entries() {
 fn a_call_of_a_broken_journal_fails() {
     let disk = SimDisk::new();
     let (node, _) = open_node(&disk, true).expect("a new directory");
-    // The fault is for the block, not for a file that is made ahead of its use.
+    // The block finds a file. While it is written, the next spare file is made and synced too: all syncs fail.
     wait_until("the files are ready", || node.store.stats().journal.files_spare == 2);
-    disk.add_fault(Fault { doing: Doing::Sync, path: "journal", after: 0, times: 1, error: std::io::ErrorKind::Other });
+    let times = u64::MAX;
+    disk.add_fault(Fault { doing: Doing::Sync, path: "journal", after: 0, times, error: std::io::ErrorKind::Other });
     node.topic("t", on_disk(1));
     wait_until("the journal is broken", || node.store.broken().is_some());
     assert_eq!(node.toy.journal().call().map_err(|error| error.kind), Err(ErrorKind::Internal));
