@@ -1,9 +1,13 @@
 //! Fields of the records in the broker's own topics. All integers are big-endian; a text or a byte string is its length
-//! (2 bytes) and its bytes. Texts are UTF-8.
+//! (2 bytes) and its bytes. Texts are UTF-8. An optional field is a byte, 0 or 1, and then the field if it is 1. A list
+//! is its length (u32) and its items. Partitions are a list of topics (text), each with a list of its partitions (u32).
+
+use std::collections::BTreeSet;
 
 use bytes::{Buf, BufMut};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{TopicName, TopicPartition};
 
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.put_u16(bytes.len() as u16);
@@ -18,6 +22,25 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
 pub(crate) fn put_long(out: &mut Vec<u8>, bytes: &[u8]) {
     out.put_u32(bytes.len() as u32);
     out.put_slice(bytes);
+}
+
+pub(crate) fn put_optional<T>(out: &mut Vec<u8>, field: Option<&T>, put: impl Fn(&mut Vec<u8>, &T)) {
+    out.put_u8(field.is_some().into());
+    field.into_iter().for_each(|field| put(out, field));
+}
+
+pub(crate) fn put_list<T>(out: &mut Vec<u8>, items: &[T], put: impl Fn(&mut Vec<u8>, &T)) {
+    out.put_u32(items.len() as u32);
+    items.iter().for_each(|item| put(out, item));
+}
+
+pub(crate) fn put_partitions(out: &mut Vec<u8>, partitions: &BTreeSet<TopicPartition>) {
+    let all: Vec<&TopicPartition> = partitions.iter().collect();
+    let topics: Vec<&[&TopicPartition]> = all.chunk_by(|a, b| a.topic == b.topic).collect();
+    put_list(out, &topics, |out, of_topic| {
+        put_text(out, of_topic[0].topic.as_str());
+        put_list(out, of_topic, |out, partition| out.put_u32(partition.partition));
+    });
 }
 
 /// Returns the error for a key or a value with a version that only a later broker can have written.
@@ -75,6 +98,24 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn flag(&mut self) -> Result<bool> {
         self.code(|code| [false, true].get(usize::from(code)).copied())
+    }
+
+    pub(crate) fn optional<T>(&mut self, read: impl Fn(&mut Self) -> Result<T>) -> Result<Option<T>> {
+        Ok(if self.flag()? { Some(read(self)?) } else { None })
+    }
+
+    /// Reads a list. Memory is reserved only for items that are there.
+    pub(crate) fn list<T>(&mut self, read: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+        let count = self.u32()?;
+        (0..count).map(|_| read(self)).collect()
+    }
+
+    pub(crate) fn partitions(&mut self) -> Result<BTreeSet<TopicPartition>> {
+        let of_topic = self.list(|fields| {
+            let topic = TopicName::parse(fields.text()?)?;
+            fields.list(|fields| Ok(TopicPartition { topic: topic.clone(), partition: fields.u32()? }))
+        })?;
+        Ok(of_topic.into_iter().flatten().collect())
     }
 
     /// Checks the version at the beginning of a value: only one version exists so far.

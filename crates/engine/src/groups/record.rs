@@ -1,6 +1,6 @@
 //! Records of the topic `_offsets`: the newest value of each key is valid, null deletes the key.
 //!
-//! All integers are big-endian; a text is its length (2 bytes) and its bytes, UTF-8.
+//! The fields are as in `fields.rs`.
 //!
 //! | key | version (u16) | then |
 //! |---|---|---|
@@ -13,14 +13,17 @@
 //! | a committed offset | 1 | offset (u64), leader epoch (i32), committed at, ms since 1970 (u64), metadata (text) |
 //! | a group | 1 | epoch bound (u32), empty since, ms since 1970 (u64, 2^64 - 1 while it has members) |
 //! | a generation of a classic group | 1 | as in `generation.rs` |
+//!
+//! Protocols are a list of names (text), each with its metadata (a length of 4 bytes, and the bytes).
 
-use bytes::BufMut;
+use bytes::{BufMut, Bytes};
 
 use super::GroupName;
+use super::classic_api::Protocol;
 use super::generation::SavedGeneration;
 use super::offsets::{Change, Committed};
 use crate::error::Result;
-use crate::fields::{Fields, put_text, unknown_version};
+use crate::fields::{Fields, put_list, put_long, put_text, unknown_version};
 use crate::ids::{TopicName, TopicPartition};
 
 const KEY_OFFSET: u16 = 1;
@@ -123,7 +126,20 @@ impl OffsetsRecord {
     }
 }
 
+pub(super) fn put_protocols(out: &mut Vec<u8>, protocols: &[Protocol]) {
+    put_list(out, protocols, |out, protocol| {
+        put_text(out, &protocol.name);
+        put_long(out, &protocol.metadata);
+    });
+}
+
 impl Fields<'_> {
+    pub(super) fn protocols(&mut self) -> Result<Vec<Protocol>> {
+        self.list(|fields| {
+            Ok(Protocol { name: fields.text()?.into(), metadata: Bytes::copy_from_slice(fields.long()?) })
+        })
+    }
+
     fn committed(&mut self) -> Result<Committed> {
         Ok(Committed {
             offset: self.u64()?,

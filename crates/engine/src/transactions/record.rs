@@ -18,13 +18,13 @@
 //! | an offset | | topic (text), partition (u32), offset (u64), leader epoch (i32) |
 //! | | | committed at, ms since 1970 (u64), metadata (text) |
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bytes::BufMut;
 
 use super::{Phase, ProducerEpoch, StagedOffsets, Transaction, TransactionalId};
 use crate::error::{Error, Result};
-use crate::fields::{Fields, put_text};
+use crate::fields::{Fields, put_partitions, put_text};
 use crate::groups::{Committed, GroupName};
 use crate::ids::{TopicName, TopicPartition};
 use crate::record::Decision;
@@ -64,16 +64,7 @@ impl TransactionRecord {
         value.put_u32(*timeout_ms);
         value.put_u64(opened_ms.unwrap_or(NEVER));
         value.put_u64(*changed_ms);
-        let mut topics: BTreeMap<&TopicName, Vec<u32>> = BTreeMap::new();
-        for partition in partitions {
-            topics.entry(&partition.topic).or_default().push(partition.partition);
-        }
-        value.put_u32(topics.len() as u32);
-        for (topic, partitions) in topics {
-            put_text(&mut value, topic.as_str());
-            value.put_u32(partitions.len() as u32);
-            partitions.iter().for_each(|partition| value.put_u32(*partition));
-        }
+        put_partitions(&mut value, partitions);
         value.put_u32(offsets.len() as u32);
         for (group, staged) in offsets {
             put_text(&mut value, group.as_str());
@@ -141,17 +132,6 @@ impl Fields<'_> {
             partitions: self.partitions()?,
             offsets: self.groups()?,
         })
-    }
-
-    fn partitions(&mut self) -> Result<BTreeSet<TopicPartition>> {
-        let mut partitions = BTreeSet::new();
-        for _ in 0..self.u32()? {
-            let topic = TopicName::parse(self.text()?)?;
-            for _ in 0..self.u32()? {
-                partitions.insert(TopicPartition { topic: topic.clone(), partition: self.u32()? });
-            }
-        }
-        Ok(partitions)
     }
 
     fn groups(&mut self) -> Result<BTreeMap<GroupName, StagedOffsets>> {
