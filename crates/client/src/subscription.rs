@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use engine::{
-    Error, ErrorKind, Missing, Offset, Overflow, PartitionId, Record, RecordBatch, Records, Result, Start, Storage,
-};
+use engine::{Error, ErrorKind, Missing, Offset, Overflow, PartitionId, Record, RecordBatch, Records, Result, Start};
 use futures_util::stream::{self, Stream};
 use wire::{Push, Request, Response, SourceInfo, Subscribe};
 
@@ -16,7 +14,7 @@ use crate::connection::{Connection, Events};
 use crate::link::unexpected;
 use crate::pool::is_transient;
 use crate::session::Session;
-use crate::topics::describe_topic;
+use crate::topics::is_kept;
 
 /// Builder of a [`Subscription`].
 #[must_use = "it does nothing until it is opened"]
@@ -378,7 +376,7 @@ impl Subscription {
             request.missing = Missing::Refuse;
         }
         let has_offsets = matches!(request.start, Start::Offsets(_));
-        let is_kept = is_restarted && has_offsets && self.is_kept().await?;
+        let is_kept = is_restarted && has_offsets && is_kept(&self.session, &self.request.topic).await?;
         if is_restarted && has_offsets && !is_kept {
             // All records of the restarted broker are new.
             request.start = Start::Earliest;
@@ -412,15 +410,6 @@ impl Subscription {
             self.pending.push_back(Event::Reconnected);
         }
         Ok(())
-    }
-
-    /// Returns `true` if the topic and its offsets survive a restart of the broker.
-    async fn is_kept(&self) -> Result<bool> {
-        match describe_topic(&self.session, &self.request.topic).await {
-            Ok(topic) => Ok(topic.settings.storage != Storage::Memory),
-            Err(error) if error.kind == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        }
     }
 
     fn is_pattern(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::{Offset, PartitionId, Result, SettingsChange, TopicSettings};
+use engine::{ErrorKind, Offset, PartitionId, Result, SettingsChange, Storage, TopicSettings};
 use wire::{Request, Response, TopicInfo};
 
 use crate::client::Client;
@@ -95,6 +95,15 @@ impl Client {
             Response::Fetched { start, end, batches } => Ok((start, end, batches)),
             other => Err(unexpected(&other)),
         }
+    }
+}
+
+/// Returns `true` if a topic and its offsets survive a restart of the broker.
+pub(crate) async fn is_kept(session: &Session, topic: &str) -> Result<bool> {
+    match describe_topic(session, topic).await {
+        Ok(topic) => Ok(topic.settings.storage != Storage::Memory),
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

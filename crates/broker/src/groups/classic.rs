@@ -10,9 +10,9 @@ use engine::limits::GROUPS_PROTOCOLS_BYTES_MAX;
 use engine::{Error, Result, TopicPartition};
 
 use super::catalog::Topics;
-use super::log::settled_offsets;
 use super::{Cell, GroupTable, Outcome};
 use crate::groups::Groups;
+use crate::wakes::Wakes;
 
 /// Result of a join.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,10 +79,7 @@ impl Groups {
             return match entry? {
                 Entry::Named(id) => Ok(Entered::Named(id)),
                 Entry::Waits { who, ticket } => {
-                    let joined = self.wait(&cell, |group, now| group.joined(&who, ticket, now)).await?;
-                    // The record may have it in place of another, whose instance id it took over.
-                    self.recorded(&cell).await?;
-                    Ok(Entered::Joined(joined))
+                    Ok(Entered::Joined(self.wait(&cell, |group, now| group.joined(&who, ticket, now)).await?))
                 }
             };
         }
@@ -99,33 +96,26 @@ impl Groups {
         let ticket = self.change(&cell, false, |group| group.sync_classic(sync, now)).await??;
         coordinator.recount(&cell);
         coordinator.changed.notify_one();
-        let synced = self.wait(&cell, |group, now| group.synced(&who, ticket, now)).await?;
-        self.recorded(&cell).await?;
-        Ok(synced)
+        self.wait(&cell, |group, now| group.synced(&who, ticket, now)).await
     }
 
-    /// Waits until the members and their assignments are recorded: nobody acts for a generation that a restart would
-    /// not know.
-    async fn recorded(&self, cell: &Cell) -> Outcome {
-        let name = &cell.name;
-        if !cell.state.lock().group.is_recorded() {
-            return Err(Error::busy(format!("the members of group {name} could not be recorded: try again")).into());
-        }
-        settled_offsets(&self.core, name)?.wait().await?;
-        Ok(())
-    }
-
-    /// Waits for the response to a join or a sync. The group ensures that there is one in time.
+    /// Waits for the response to a join or a sync, and until the members that it follows from are recorded: the record
+    /// may have the member in place of another, whose instance id it took over. The group ensures that there is a
+    /// response in time.
     async fn wait<T>(&self, cell: &Cell, fetch: impl Fn(&mut Group, Now) -> Outcome<Option<T>>) -> Outcome<T> {
         loop {
             let news = cell.news.notified();
             tokio::pin!(news);
             news.as_mut().enable();
             let fetched = {
+                let mut wakes = Wakes::default();
                 let mut state = cell.state.lock();
-                fetch(state.kept(&cell.name)?, self.table.now())
+                let fetched = fetch(state.kept(&cell.name)?, self.table.now());
+                state.record(&self.core, &mut wakes);
+                fetched
             };
             if let Some(answer) = fetched? {
+                self.recorded(cell).await?;
                 return Ok(answer);
             }
             news.await;
@@ -151,6 +141,7 @@ impl Groups {
     pub async fn leave_classic(&self, name: &GroupName, leavers: &[Leaver]) -> Outcome<Vec<Outcome<MemberId>>> {
         let coordinator = self.restored().await?;
         let cell = coordinator.find(name)?;
+        self.refresh(&cell).await?;
         let mut left = Vec::with_capacity(leavers.len());
         for leaver in leavers {
             let now = coordinator.now();

@@ -37,6 +37,7 @@ pub(super) async fn read_groups(core: &Core, now: Now) -> Result<HashMap<GroupNa
         Ok(())
     };
     OFFSETS.fold(core, each).await?;
+    groups.values_mut().for_each(Group::restored);
     Ok(groups)
 }
 
@@ -55,5 +56,6 @@ fn restore(groups: &mut HashMap<GroupName, Group>, record: OffsetsRecord, now: N
         OffsetsRecord::Offset { change, .. } => group.restore_offset(change),
         OffsetsRecord::Group { saved, .. } => saved.into_iter().for_each(|saved| group.restore(saved)),
         OffsetsRecord::Generation { saved, .. } => group.restore_generation(saved, now),
+        OffsetsRecord::Member { member, saved, .. } => group.restore_member(member, saved, now),
     }
 }

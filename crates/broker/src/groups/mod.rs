@@ -7,6 +7,7 @@ mod catalog;
 mod classic;
 mod log;
 mod member_ids;
+mod recording;
 mod restore;
 mod share;
 mod share_groups;
@@ -112,6 +113,8 @@ struct State {
     is_forgotten: bool,
     /// Bytes of this group that are counted in [`GroupTable::protocols_bytes`].
     protocols_bytes: usize,
+    /// Position of the newest record about members that may not be committed.
+    unsettled: Option<Offset>,
 }
 
 /// Heartbeat of a member.
@@ -211,8 +214,8 @@ impl GroupTable {
     /// Returns the group of a member. A group that does not exist has no members: after a restart of a broker without a
     /// data directory, its members must join again.
     fn find_for(&self, name: &GroupName, who: &Identity) -> Outcome<Arc<Cell>> {
-        let unknown = format!("{} is not a member of group {name}: join again", who.member);
-        self.groups.read().get(name).cloned().ok_or_else(|| GroupError::new(Reason::UnknownMember, unknown))
+        let unknown = || format!("{} is not a member of group {name}: join again", who.member);
+        self.find_existing(name)?.ok_or_else(|| GroupError::new(Reason::UnknownMember, unknown()))
     }
 
     fn find_or_create(&self, name: &GroupName, peers: Option<&Peers>) -> Outcome<Arc<Cell>> {
@@ -286,9 +289,11 @@ impl State {
 
     /// Returns the group of a member that waits, unless the group is gone.
     fn kept(&mut self, name: &GroupName) -> Outcome<&mut Group> {
+        if self.is_forgotten {
+            return Err(still_restoring(name));
+        }
         if self.is_gone {
-            let message = format!("group {name} was deleted, or is being restored: join again");
-            return Err(GroupError::new(Reason::UnknownMember, message));
+            return Err(GroupError::new(Reason::UnknownMember, format!("group {name} was deleted: join again")));
         }
         Ok(&mut self.group)
     }
@@ -299,7 +304,13 @@ impl Cell {
         Self {
             name: group.name().clone(),
             offsets: offsets.clone(),
-            state: Mutex::new(State { group, is_gone: false, is_forgotten: false, protocols_bytes: 0 }),
+            state: Mutex::new(State {
+                group,
+                is_gone: false,
+                is_forgotten: false,
+                protocols_bytes: 0,
+                unsettled: None,
+            }),
             news: Notify::new(),
             saving: tokio::sync::Mutex::default(),
         }
@@ -340,6 +351,8 @@ impl TopicObserver for GroupTable {
         for cell in self.cells() {
             let mut wakes = Wakes::default();
             cell.count_offsets(|group| self.forget_offsets(core, group, &topic.name, &mut wakes));
+            // Before a new topic can have its name.
+            cell.state.lock().record(core, &mut wakes);
             cell.news.notify_waiters();
         }
         self.shares.forget_topic(&topic.name);
@@ -364,8 +377,11 @@ impl Groups {
             let cell = coordinator.find_or_create(name, Some(self.core.peers()))?;
             let now = coordinator.now();
             let who = join.who.clone();
-            let joined = self.change(&cell, true, |group| group.join(join.clone(), &Topics(&self.core), now)).await;
-            match joined {
+            let joined = self.change(&cell, true, |group| {
+                let beat = group.join(join.clone(), &Topics(&self.core), now)?;
+                group.reconcile(&who, now).map(|_| beat)
+            });
+            match joined.await {
                 // The group was deleted concurrently.
                 Err(refused) if refused.reason == Reason::NoSuchGroup => {}
                 joined => {
@@ -394,21 +410,23 @@ impl Groups {
                 // The deadline of the member may be the next one.
                 coordinator.changed.notify_one();
             }
-            group.beat(&beat.who, beat.epoch, beat.owned.as_ref(), &Topics(&self.core), now)
+            let number = group.beat(&beat.who, beat.epoch, beat.owned.as_ref(), &Topics(&self.core), now)?;
+            group.reconcile(&beat.who, now).map(|_| number)
         });
         let number = number.await??;
         self.answer(&cell, &beat.who, number, beat.owned.is_some(), beat.wait).await
     }
 
     /// Returns the response to a heartbeat: immediately if there is a change, or else when there is one, when `wait`
-    /// elapses, or when the member sends another heartbeat.
+    /// elapses, or when the member sends another heartbeat. The response is recorded before.
     async fn answer(&self, cell: &Cell, who: &Identity, beat: u64, in_full: bool, wait: Duration) -> Outcome<Turn> {
         let deadline = Instant::now() + wait;
         loop {
             let news = cell.news.notified();
             tokio::pin!(news);
             news.as_mut().enable();
-            {
+            let turn = {
+                let mut wakes = Wakes::default();
                 let mut state = cell.state.lock();
                 let group = state.kept(&cell.name)?;
                 let is_last = group.is_last_beat(&who.member, beat);
@@ -417,9 +435,14 @@ impl Groups {
                     // The member must release partitions by a deadline, which may be the next one.
                     self.table.changed.notify_one();
                 }
-                if has_news || in_full || !is_last || Instant::now() >= deadline {
-                    return group.answer(who, beat, in_full);
-                }
+                let is_due = has_news || in_full || !is_last || Instant::now() >= deadline;
+                let turn = is_due.then(|| group.answer(who, beat, in_full)).transpose()?;
+                state.record(&self.core, &mut wakes);
+                turn
+            };
+            if let Some(turn) = turn {
+                self.recorded(cell).await?;
+                return Ok(turn);
             }
             // The elapsed wait is detected above.
             tokio::time::timeout_at(deadline, news).await.unwrap_or_default();
@@ -431,11 +454,12 @@ impl Groups {
     pub async fn leave(&self, name: &GroupName, who: &Identity, is_away: bool) -> Outcome {
         let coordinator = self.restored().await?;
         let cell = coordinator.find(name)?;
+        self.refresh(&cell).await?;
         let now = coordinator.now();
         self.change(&cell, false, |group| group.leave(who, is_away, now)).await??;
         coordinator.recount(&cell);
         self.save(&cell, false).await?;
-        Ok(())
+        self.recorded(&cell).await
     }
 
     /// Changes a group after its state has been written to the topic of offsets, if that is required. Wakes waiting
@@ -455,15 +479,7 @@ impl Groups {
                     if state.group.version() != version {
                         cell.news.notify_waiters();
                     }
-                    if !state.group.is_recorded() {
-                        match append_offsets(&self.core, &cell.name, [state.group.to_record()], &mut wakes) {
-                            Ok(_) => state.group.recorded(),
-                            // The next change tries again; until then, no member gets its assignment.
-                            Err(error) => {
-                                tracing::warn!(group = %cell.name, %error, "the members of a group are not recorded");
-                            }
-                        }
-                    }
+                    state.record(&self.core, &mut wakes);
                     return Ok(done);
                 }
             }
@@ -520,6 +536,7 @@ impl Groups {
             Committer::Cleaner => coordinator.find(name)?,
             Committer::Outsider => coordinator.find_or_create(name, Some(self.core.peers()))?,
         };
+        self.refresh(&cell).await?;
         let mut wakes = Wakes::default();
         let appended = self.change(&cell, false, |group| {
             group.check_commit(committer, &changes)?;
@@ -660,8 +677,9 @@ impl Groups {
             let name = &cell.name;
             let offsets = state.group.tombstones(None).into_iter();
             let offsets = offsets.map(|change| OffsetsRecord::Offset { group: name.clone(), change });
+            let members = state.group.to_records().into_iter();
             let group = OffsetsRecord::Group { group: name.clone(), saved: None };
-            let appended = append_offsets(&self.core, name, offsets.chain([group]), &mut wakes)?;
+            let appended = append_offsets(&self.core, name, offsets.chain(members).chain([group]), &mut wakes)?;
             self.table.mark_gone(&mut state);
             appended
         };

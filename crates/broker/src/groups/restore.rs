@@ -1,6 +1,6 @@
 //! Restoring all groups from the topic of offsets, and forgetting them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -61,11 +61,11 @@ impl Groups {
     }
 
     /// Removes offsets of topics that are in memory or no longer exist: a topic in memory is empty after a restart.
+    /// Members release their partitions of such topics.
     fn forget_lost_topics(&self, group: &mut Group) {
-        let topics: BTreeSet<TopicName> = group.committed().keys().map(|partition| partition.topic.clone()).collect();
         let is_stored =
             |topic: &TopicName| self.core.topic(topic.as_str()).is_ok_and(|topic| topic.stored_as.is_some());
-        for topic in topics.into_iter().filter(|topic| !is_stored(topic)) {
+        for topic in group.known_topics().into_iter().filter(|topic| !is_stored(topic)) {
             self.table.forget_offsets(&self.core, group, &topic, &mut Wakes::default());
         }
     }

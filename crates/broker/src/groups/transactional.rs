@@ -36,10 +36,12 @@ impl Groups {
     ) -> Outcome<StagedGroup> {
         let coordinator = self.restored().await?;
         self.check_offsets(&changes(offsets))?;
-        Ok(StagedGroup(match committer {
+        let cell = match committer {
             Some(Committer::Member { who, .. }) => coordinator.find_for(name, who)?,
             Some(_) | None => coordinator.find_or_create(name, Some(self.core.peers()))?,
-        }))
+        };
+        self.refresh(&cell).await?;
+        Ok(StagedGroup(cell))
     }
 
     /// Checks that a transaction may commit these offsets of a group. A committer that names a member must be that

@@ -12,6 +12,7 @@ use crate::backoff::Backoff;
 use crate::pool::is_transient;
 use crate::session::Session;
 use crate::subscription::{Batch, Open};
+use crate::topics::is_kept;
 
 /// Reader of one partition, which reconnects as often as necessary.
 pub(super) struct Reader {
@@ -32,7 +33,7 @@ pub(super) struct Reader {
     open: Option<Open>,
     /// `true` if the topic was deleted and no other topic with its name was found yet.
     is_missing: bool,
-    /// Broker instance that the reader reads from. If it changes, the membership is lost, too.
+    /// Broker instance that the reader reads from.
     instance: Option<u64>,
     backoff: Backoff,
 }
@@ -47,7 +48,7 @@ pub(super) enum Read {
     End(Offset),
     /// The topic was deleted. A later topic with its name is another topic.
     Gone,
-    /// The broker was restarted and knows no members any more: the membership is lost, too.
+    /// The broker was restarted, and the records were in its memory: the partition is released.
     Over,
     Failed(Error),
 }
@@ -110,8 +111,12 @@ impl Reader {
 
     async fn reopen(&mut self) -> Result<Option<Read>> {
         let connection = self.session.events.connection(self.turn).await?;
-        if *self.instance.get_or_insert(connection.hello.instance) != connection.hello.instance {
-            return Ok(Some(Read::Over));
+        let instance = connection.hello.instance;
+        if *self.instance.get_or_insert(instance) != instance {
+            if !is_kept(&self.session, &self.topic).await? {
+                return Ok(Some(Read::Over));
+            }
+            self.instance = Some(instance);
         }
         let start = match self.next {
             Some(next) => Start::Offsets(vec![(self.at.partition, next)]),

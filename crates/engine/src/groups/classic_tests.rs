@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 
 use proptest::prelude::*;
 
-use super::tests::{BEGIN, Client, Topics, change, join_of, new_group, partition, patterns, show};
+use super::tests::{BEGIN, Client, Log, Topics, change, join_of, new_group, partition, patterns, show};
 use super::*;
 use crate::ids::TopicPartition;
 use crate::script::{self, Command};
@@ -37,40 +37,6 @@ struct Script {
     members: BTreeMap<String, Member>,
     natives: BTreeMap<String, Client>,
     log: Log,
-}
-
-/// Records of a group, without offsets.
-#[derive(Default)]
-struct Log(Vec<OffsetsRecord>);
-
-impl Log {
-    /// Records what has to be in the log before the next change.
-    fn save(&mut self, group: &mut Group, is_joining: bool) {
-        if let Some(saved) = group.to_save(is_joining) {
-            group.saved(saved);
-            self.0.push(OffsetsRecord::Group { group: group.name().clone(), saved: Some(saved) });
-        }
-    }
-
-    /// Records what is new after a change.
-    fn note(&mut self, group: &mut Group) {
-        if !group.is_recorded() {
-            self.0.push(group.to_record());
-            group.recorded();
-        }
-    }
-
-    fn restore(&self, now: Now) -> Group {
-        let mut group = new_group();
-        for record in &self.0 {
-            match OffsetsRecord::decode(&record.key(), record.value().as_deref()).expect("what was encoded") {
-                OffsetsRecord::Group { saved, .. } => group.restore(saved.expect("never deleted here")),
-                OffsetsRecord::Generation { saved, .. } => group.restore_generation(saved, now),
-                OffsetsRecord::Offset { .. } => unreachable!("no offsets are committed here"),
-            }
-        }
-        group
-    }
 }
 
 fn bytes(text: &str) -> bytes::Bytes {

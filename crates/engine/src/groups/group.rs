@@ -171,7 +171,8 @@ pub struct Group {
     pub(super) classic_news: u64,
     /// Topics that members subscribe to, with their numbers of partitions, as of `catalog_version`.
     pub(super) topics: BTreeMap<TopicName, u32>,
-    pub(super) catalog_version: u64,
+    /// `None` until the subscriptions are resolved for the first time.
+    pub(super) catalog_version: Option<u64>,
     /// Number of partitions beyond the limit, which are not assigned.
     pub(super) left_out: usize,
     pub(super) target: Assignment,
@@ -181,6 +182,8 @@ pub struct Group {
     pub(super) empty_since_ms: Option<u64>,
     /// State of the group in the topic of offsets.
     pub(super) saved: Option<SavedGroup>,
+    /// Members whose newest state is not in the topic of offsets; some are not in the group any more.
+    pub(super) unrecorded: BTreeSet<MemberId>,
     /// Number that rises whenever there may be something new for members other than the one that sent a request.
     pub(super) version: u64,
 }
@@ -195,13 +198,14 @@ impl Group {
             members: BTreeMap::new(),
             instances: BTreeMap::new(),
             topics: BTreeMap::new(),
-            catalog_version: 0,
+            catalog_version: None,
             left_out: 0,
             target: Assignment::new(),
             owners: BTreeMap::new(),
             offsets: Offsets::default(),
             empty_since_ms: Some(now.unix_ms),
             saved: None,
+            unrecorded: BTreeSet::new(),
             version: 0,
         }
     }
@@ -279,6 +283,7 @@ impl Group {
         if let Some(member) = self.members.get_mut(id) {
             (member.epoch, member.shown_epoch) = (self.epoch, self.epoch);
         }
+        self.unrecorded.insert(id.clone());
         if let (Some(member), Some(target)) = (self.members.get_mut(id), self.target.get(id)) {
             let lost: Vec<TopicPartition> = member.assigned.difference(target).cloned().collect();
             member.assigned.retain(|partition| target.contains(partition));
@@ -307,6 +312,7 @@ impl Group {
                 self.owners.insert(partition.clone(), who.member.clone());
             }
             self.members.insert(who.member.clone(), member);
+            self.unrecorded.extend([before.clone(), who.member.clone()]);
         }
         if let Some(target) = self.target.remove(&before) {
             self.target.insert(who.member.clone(), target);
@@ -346,6 +352,7 @@ impl Group {
         let member = self.member(who, epoch)?;
         if member.topics != topics {
             member.topics = topics;
+            self.unrecorded.insert(who.member.clone());
             self.resolve(catalog);
             self.rebalance();
         }
@@ -355,7 +362,11 @@ impl Group {
     /// Sets the session timeout of a member. Returns `true` if it changed.
     pub fn set_session_timeout(&mut self, who: &Identity, epoch: u32, timeout_ms: u32) -> Outcome<bool> {
         let member = self.member(who, epoch)?;
-        Ok(std::mem::replace(&mut member.session_timeout_ms, timeout_ms) != timeout_ms)
+        let is_changed = std::mem::replace(&mut member.session_timeout_ms, timeout_ms) != timeout_ms;
+        if is_changed {
+            self.unrecorded.insert(who.member.clone());
+        }
+        Ok(is_changed)
     }
 
     pub(super) fn renew_session(&mut self, id: &MemberId, now: Now) -> u64 {
@@ -363,7 +374,9 @@ impl Group {
             return 0;
         };
         member.session_ends_ms = now.steady_ms + u64::from(member.session_timeout_ms);
-        member.is_away = false;
+        if std::mem::take(&mut member.is_away) {
+            self.unrecorded.insert(id.clone());
+        }
         member.beats += 1;
         member.beats
     }
@@ -374,6 +387,7 @@ impl Group {
         if is_away && member.instance.is_some() {
             member.is_away = true;
             member.beats += 1;
+            self.unrecorded.insert(who.member.clone());
             return Ok(());
         }
         self.remove([who.member.clone()], now);
@@ -407,6 +421,7 @@ impl Group {
             if let Some(instance) = member.instance {
                 self.instances.remove(&instance);
             }
+            self.unrecorded.insert(id);
         }
         if self.members.len() < before {
             if self.members.is_empty() {
@@ -424,7 +439,7 @@ impl Group {
 
     /// Returns `true` if topics may have changed since the group resolved its subscriptions.
     pub fn is_outdated(&self, catalog: &dyn Catalog) -> bool {
-        catalog.version() != self.catalog_version && !self.members.is_empty()
+        self.catalog_version != Some(catalog.version()) && !self.members.is_empty()
     }
 
     /// Resolves the subscriptions again if topics may have changed.
@@ -432,9 +447,9 @@ impl Group {
         if !self.is_outdated(catalog) {
             return;
         }
-        let before = self.topics.clone();
+        let before = self.catalog_version.map(|_| self.topics.clone());
         self.resolve(catalog);
-        if self.topics != before {
+        if before.as_ref() != Some(&self.topics) {
             self.rebalance();
         }
     }
@@ -457,7 +472,7 @@ impl Group {
             })
             .collect();
         self.left_out = left_out;
-        self.catalog_version = version;
+        self.catalog_version = Some(version);
     }
 
     /// Starts an epoch with a new target. Members move to it with their next heartbeats.
@@ -490,7 +505,10 @@ impl Group {
         if member.revoking.is_empty() {
             member.revocation_ends_ms = None;
         }
-        self.version += u64::from(!freed.is_empty());
+        if !freed.is_empty() {
+            self.version += 1;
+            self.unrecorded.insert(id.clone());
+        }
     }
 
     /// Moves a member towards its target, as far as possible now. Returns `true` if there is something new to send to
@@ -504,6 +522,7 @@ impl Group {
         let lost: Vec<TopicPartition> = member.assigned.difference(target).cloned().collect();
         if !lost.is_empty() {
             member.revoke(lost, now);
+            self.unrecorded.insert(who.member.clone());
         }
         if !member.revoking.is_empty() {
             return Ok(member.news > member.told);
@@ -511,6 +530,7 @@ impl Group {
         if member.epoch < epoch {
             member.epoch = epoch;
             member.news += 1;
+            self.unrecorded.insert(who.member.clone());
         }
         let owners = &mut self.owners;
         let gained: Vec<TopicPartition> =
@@ -519,6 +539,7 @@ impl Group {
             owners.extend(gained.iter().map(|partition| (partition.clone(), who.member.clone())));
             member.assigned.extend(gained);
             member.news += 1;
+            self.unrecorded.insert(who.member.clone());
         }
         Ok(member.news > member.told)
     }
@@ -680,13 +701,14 @@ impl Group {
     pub fn forget_topic(&mut self, topic: &TopicName, now: Now) {
         self.offsets.forget(topic);
         self.classic.forget_topic(topic);
-        for member in self.members.values_mut() {
+        for (id, member) in &mut self.members {
             let has = member.assigned.iter().chain(&member.revoking);
             let gone: Vec<TopicPartition> = has.filter(|partition| partition.topic == *topic).cloned().collect();
             if !gone.is_empty() {
                 member.gone.extend(gone.iter().cloned());
                 member.revoke(gone, now);
                 self.version += 1;
+                self.unrecorded.insert(id.clone());
             }
         }
     }

@@ -7,8 +7,10 @@
 //! the same protocol as KIP-848.
 //!
 //! Members may also assign partitions among themselves, as older clients of Kafka do (`classic.rs`), until a member
-//! joins for which the broker assigns (`shared.rs`). Their assignments are in the topic of offsets as well
-//! (`generation.rs`), so that these members stay in the group when it is restored.
+//! joins for which the broker assigns (`shared.rs`).
+//!
+//! The members of both kinds are in the topic of offsets with their partitions (`membership.rs`, `generation.rs`), so
+//! that they stay in the group when it is restored: no member acts on an assignment that a restart would not know.
 //!
 //! The progress of the group is its *committed offsets*. A commit takes effect once its record is in the topic
 //! [`OFFSETS_TOPIC`], from which the offsets are restored.
@@ -18,6 +20,7 @@ mod classic;
 mod classic_api;
 mod generation;
 mod group;
+mod membership;
 mod offsets;
 mod record;
 mod saved;
@@ -41,12 +44,13 @@ pub use classic_api::{
 };
 pub use generation::{SavedGeneration, SavedMember};
 pub use group::{Committer, Group, Identity, Join, Now, Turn};
+pub use membership::SavedMembership;
 pub use offsets::{Change, Committed, NO_LEADER_EPOCH};
 pub use record::{OffsetsRecord, SavedGroup};
 pub use share::{ShareGroup, ShareJoin, ShareMember};
 pub use status::{ClassicStatus, GroupState, MemberState, MemberStatus};
 
-/// Name of the topic that holds the committed offsets, the epochs and the classic members of all groups.
+/// Name of the topic that holds the committed offsets, the epochs and the members of all groups.
 pub const OFFSETS_TOPIC: &str = "_offsets";
 
 macro_rules! name {
@@ -192,5 +196,7 @@ impl From<GroupError> for Error {
 
 #[cfg(test)]
 mod classic_tests;
+#[cfg(test)]
+mod member_tests;
 #[cfg(test)]
 mod tests;

@@ -7,21 +7,24 @@
 //! | a committed offset | 1 | group (text), topic (text), partition (u32) |
 //! | a group | 2 | group (text) |
 //! | a generation of a classic group | 3 | group (text) |
+//! | a member for which the broker assigns | 4 | group (text), id (text) |
 //!
 //! | value | version (u16) | then |
 //! |---|---|---|
 //! | a committed offset | 1 | offset (u64), leader epoch (i32), committed at, ms since 1970 (u64), metadata (text) |
 //! | a group | 1 | epoch bound (u32), empty since, ms since 1970 (u64, 2^64 - 1 while it has members) |
 //! | a generation of a classic group | 1 | as in `generation.rs` |
+//! | a member for which the broker assigns | 1 | as in `membership.rs` |
 //!
 //! Protocols are a list of names (text), each with its metadata (a length of 4 bytes, and the bytes).
 
 use bytes::{BufMut, Bytes};
 
-use super::GroupName;
 use super::classic_api::Protocol;
 use super::generation::SavedGeneration;
+use super::membership::SavedMembership;
 use super::offsets::{Change, Committed};
+use super::{GroupName, MemberId};
 use crate::error::Result;
 use crate::fields::{Fields, put_list, put_long, put_text, unknown_version};
 use crate::ids::{TopicName, TopicPartition};
@@ -29,6 +32,7 @@ use crate::ids::{TopicName, TopicPartition};
 const KEY_OFFSET: u16 = 1;
 const KEY_GROUP: u16 = 2;
 const KEY_GENERATION: u16 = 3;
+const KEY_MEMBER: u16 = 4;
 const VALUE_VERSION: u16 = 1;
 /// Encoding of a missing time.
 const NEVER: u64 = u64::MAX;
@@ -48,12 +52,16 @@ pub enum OffsetsRecord {
     Offset { group: GroupName, change: Change },
     Group { group: GroupName, saved: Option<SavedGroup> },
     Generation { group: GroupName, saved: Option<SavedGeneration> },
+    Member { group: GroupName, member: MemberId, saved: Option<SavedMembership> },
 }
 
 impl OffsetsRecord {
     pub fn group(&self) -> &GroupName {
         match self {
-            Self::Offset { group, .. } | Self::Group { group, .. } | Self::Generation { group, .. } => group,
+            Self::Offset { group, .. }
+            | Self::Group { group, .. }
+            | Self::Generation { group, .. }
+            | Self::Member { group, .. } => group,
         }
     }
 
@@ -73,6 +81,11 @@ impl OffsetsRecord {
             Self::Generation { group, .. } => {
                 key.put_u16(KEY_GENERATION);
                 put_text(&mut key, group.as_str());
+            }
+            Self::Member { group, member, .. } => {
+                key.put_u16(KEY_MEMBER);
+                put_text(&mut key, group.as_str());
+                put_text(&mut key, member.as_str());
             }
         }
         key
@@ -95,6 +108,7 @@ impl OffsetsRecord {
                 value.put_u64(saved.empty_since_ms.unwrap_or(NEVER));
             }
             Self::Generation { saved, .. } => saved.as_ref()?.encode(&mut value),
+            Self::Member { saved, .. } => saved.as_ref()?.encode(&mut value),
         }
         Some(value)
     }
@@ -117,6 +131,10 @@ impl OffsetsRecord {
             KEY_GROUP => Self::Group { group, saved: value.as_mut().map(Fields::saved).transpose()? },
             KEY_GENERATION => {
                 Self::Generation { group, saved: value.as_mut().map(SavedGeneration::decode).transpose()? }
+            }
+            KEY_MEMBER => {
+                let member = MemberId::parse(key.text()?)?;
+                Self::Member { group, member, saved: value.as_mut().map(SavedMembership::decode).transpose()? }
             }
             unknown => return Err(unknown_version("key", unknown)),
         };

@@ -1,9 +1,14 @@
 //! State of a group in the topic of offsets: what is recorded of it, and how it is restored.
 
+use std::collections::BTreeSet;
+
+use super::MemberId;
 use super::generation::SavedGeneration;
-use super::group::{Group, Now};
+use super::group::{Group, Member, Now};
+use super::membership::SavedMembership;
 use super::offsets::Change;
 use super::record::{OffsetsRecord, SavedGroup};
+use crate::ids::{TopicName, TopicPartition};
 
 /// Number of epochs that one record in the topic of offsets allows.
 const EPOCH_BLOCK: u32 = 1024;
@@ -25,8 +30,7 @@ impl Group {
         self.saved = Some(saved);
     }
 
-    /// Restores the state of the group before a restart of the broker, without its members: classic ones are restored
-    /// next, and others have to join again.
+    /// Restores the state of the group before a restart of the broker. Its members have records of their own.
     pub fn restore(&mut self, saved: SavedGroup) {
         self.epoch = saved.epoch_bound;
         // A group that had members then counts as empty only from now on: they may return.
@@ -40,20 +44,66 @@ impl Group {
         self.note_classic(now);
     }
 
-    /// Returns `true` if the topic of offsets has the classic members and their assignments. No member may receive an
-    /// assignment before it has, and before that record is committed.
+    /// Restores a member for which the broker assigns; `None` if it is void.
+    pub fn restore_member(&mut self, id: MemberId, saved: Option<SavedMembership>, now: Now) {
+        match saved {
+            Some(saved) => self.members.insert(id, Member::restored(saved, now)),
+            None => self.members.remove(&id),
+        };
+    }
+
+    /// Completes the restoration, after all records. The next change starts an epoch, in which members keep the
+    /// partitions that they have.
+    pub fn restored(&mut self) {
+        if !self.classic.members.is_empty() {
+            // The broker was about to assign for them, and no member has been told.
+            self.unrecorded.extend(std::mem::take(&mut self.members).into_keys());
+        }
+        for (id, member) in &mut self.members {
+            let owners = &mut self.owners;
+            let mut is_first =
+                |partition: &TopicPartition| *owners.entry(partition.clone()).or_insert_with(|| id.clone()) == *id;
+            member.assigned.retain(&mut is_first);
+            member.revoking.retain(&mut is_first);
+            member.gone.retain(|partition| member.revoking.contains(partition));
+            if let Some(instance) = &member.instance {
+                self.instances.insert(instance.clone(), id.clone());
+            }
+            self.target.insert(id.clone(), member.assigned.clone());
+            self.empty_since_ms = None;
+        }
+    }
+
+    /// Returns `true` if the topic of offsets has all members and their assignments. No member may receive an
+    /// assignment before it has, and before those records are committed.
     pub fn is_recorded(&self) -> bool {
-        self.classic.is_recorded()
+        self.unrecorded.is_empty() && self.classic.is_recorded()
     }
 
-    /// Returns the record about the classic members.
-    pub fn to_record(&self) -> OffsetsRecord {
-        OffsetsRecord::Generation { group: self.name.clone(), saved: self.classic.to_record() }
+    /// Returns the records about members that are missing in the topic of offsets. The one about classic members is the
+    /// last: while it is missing, they are members.
+    pub fn to_records(&self) -> Vec<OffsetsRecord> {
+        let group = &self.name;
+        let member = |id: &MemberId| OffsetsRecord::Member {
+            group: group.clone(),
+            member: id.clone(),
+            saved: self.members.get(id).and_then(Member::to_save),
+        };
+        let generation = || OffsetsRecord::Generation { group: group.clone(), saved: self.classic.to_record() };
+        self.unrecorded.iter().map(member).chain((!self.classic.is_recorded()).then(generation)).collect()
     }
 
-    /// Notes that the record about the classic members was appended.
+    /// Notes that the records about the members were appended.
     pub fn recorded(&mut self) {
-        self.classic.recorded();
+        self.unrecorded.clear();
+        if !self.classic.is_recorded() {
+            self.classic.recorded();
+        }
+    }
+
+    /// Returns the topics of all committed offsets, and of all partitions that a member has.
+    pub fn known_topics(&self) -> BTreeSet<TopicName> {
+        self.committed().keys().chain(self.owners.keys()).map(|partition| partition.topic.clone()).collect()
     }
 
     /// Restores a change from the topic of offsets.

@@ -27,6 +27,12 @@ pub(super) struct Face {
 }
 
 impl Face {
+    /// Returns the state of a member that is restored. What it received last is not known: its next heartbeat tells it
+    /// to join again, unless it has no partitions, and meanwhile it keeps them.
+    pub(super) fn restored(protocol_type: Box<str>, protocols: Vec<Protocol>) -> Self {
+        Self { protocol_type, protocols, joined: 0, synced: 0, reads: Some(BTreeSet::new()), ends_ms: None }
+    }
+
     fn protocol(&self) -> &str {
         self.protocols.first().map_or("", |protocol| &protocol.name)
     }
@@ -123,6 +129,7 @@ impl Group {
         if is_fresh {
             self.begin_anew(&id);
         } else {
+            self.unrecorded.insert(id.clone());
             // Revoked partitions that the member does not read are released immediately.
             self.reconcile(&who, now)?;
             self.release(&id, &subscription.owned);
@@ -204,6 +211,7 @@ impl Group {
                 self.instances.insert(instance, id.clone());
             }
             self.target.insert(id.clone(), adopted.assigned.clone());
+            self.unrecorded.insert(id.clone());
             self.members.insert(id, adopted);
         }
         self.version += 1;

@@ -1,4 +1,4 @@
-//! Scripts for consumer groups (`testdata/groups/*.txt`), and groups against invariants.
+//! Scripts for consumer groups (`testdata/groups/*.txt`), assignors against invariants, and records.
 //!
 //! The commands of the scripts:
 //!
@@ -14,7 +14,7 @@
 //! - `commit M A/0:5 [epoch=N]`, `outsider A/0:5`: staged at a position of the log; `safe N`: the log is durable up to
 //!   there; `forget A`: the topic was deleted
 //! - `committed`, `state`, `expired RETENTION_MS`
-//! - `restart`: restores the group from the log
+//! - `restart`: restores the group from the log; `lose`: forgets the clients
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -54,7 +54,7 @@ impl Topics {
     }
 }
 
-fn topic(name: &str) -> TopicName {
+pub(super) fn topic(name: &str) -> TopicName {
     TopicName::parse(name).expect("a topic")
 }
 
@@ -102,13 +102,51 @@ pub(super) fn join_of(who: Identity, topics: Vec<Pattern>) -> Join {
     }
 }
 
+/// Records of a group in the topic of offsets.
+#[derive(Default)]
+pub(super) struct Log(pub Vec<OffsetsRecord>);
+
+impl Log {
+    /// Records what has to be in the log before the next change.
+    pub(super) fn save(&mut self, group: &mut Group, is_joining: bool) {
+        if let Some(saved) = group.to_save(is_joining) {
+            group.saved(saved);
+            assert_eq!(group.to_save(is_joining), None, "once is enough");
+            self.0.push(OffsetsRecord::Group { group: group.name().clone(), saved: Some(saved) });
+        }
+    }
+
+    /// Records what is new after a change.
+    pub(super) fn note(&mut self, group: &mut Group) {
+        if !group.is_recorded() {
+            self.0.extend(group.to_records());
+            group.recorded();
+            assert!(group.is_recorded(), "once is enough");
+        }
+    }
+
+    pub(super) fn restore(&self, now: Now) -> Group {
+        let mut group = Group::new(new_group().name().clone(), now);
+        for record in &self.0 {
+            match OffsetsRecord::decode(&record.key(), record.value().as_deref()).expect("what was encoded") {
+                OffsetsRecord::Offset { change, .. } => group.restore_offset(change),
+                OffsetsRecord::Group { saved, .. } => group.restore(saved.expect("never deleted here")),
+                OffsetsRecord::Generation { saved, .. } => group.restore_generation(saved, now),
+                OffsetsRecord::Member { member, saved, .. } => group.restore_member(member, saved, now),
+            }
+        }
+        group.restored();
+        group
+    }
+}
+
 struct Script {
     topics: Topics,
     group: Group,
     clients: BTreeMap<String, Client>,
     now: Now,
     position: Offset,
-    log: Vec<OffsetsRecord>,
+    log: Log,
 }
 
 pub(super) const BEGIN: Now = Now { steady_ms: 0, unix_ms: 1_000_000 };
@@ -125,12 +163,17 @@ impl Script {
             clients: BTreeMap::new(),
             now: BEGIN,
             position: 0,
-            log: Vec::new(),
+            log: Log::default(),
         }
     }
 
     fn run(&mut self, line: &str) -> String {
-        let command = Command::parse(line);
+        let text = self.run_command(&Command::parse(line));
+        self.log.note(&mut self.group);
+        text
+    }
+
+    fn run_command(&mut self, command: &Command<'_>) -> String {
         match command.word(0) {
             "group" => {
                 *self = Self { topics: self.topics.clone(), ..Self::new() };
@@ -142,7 +185,7 @@ impl Script {
             "at" => {
                 let steady_ms: u64 = command.number(1);
                 self.now = Now { steady_ms, unix_ms: BEGIN.unix_ms + steady_ms };
-                self.save(false);
+                self.log.save(&mut self.group, false);
                 let expired = self.group.expire(self.now);
                 return if expired.is_empty() { String::new() } else { format!("expired {}\n", show(expired)) };
             }
@@ -151,7 +194,8 @@ impl Script {
                 let retention_ms = command.number(1);
                 return format!("{}\n", if self.group.is_expired(retention_ms, self.now) { "yes" } else { "no" });
             }
-            "restart" => self.restart(),
+            "restart" => self.group = self.log.restore(self.now),
+            "lose" => self.clients.clear(),
             "settle" => {
                 let names: Vec<String> = self.clients.keys().cloned().collect();
                 for _ in 0..3 {
@@ -164,29 +208,10 @@ impl Script {
                 }
                 return self.state();
             }
-            "commit" | "outsider" | "forget" | "safe" | "committed" => return self.run_offsets(&command),
-            _ => return self.run_member(&command).unwrap_or_else(|refused| show_refusal(&refused)),
+            "commit" | "outsider" | "forget" | "safe" | "committed" => return self.run_offsets(command),
+            _ => return self.run_member(command).unwrap_or_else(|refused| show_refusal(&refused)),
         }
         String::new()
-    }
-
-    fn save(&mut self, is_joining: bool) {
-        if let Some(saved) = self.group.to_save(is_joining) {
-            self.group.saved(saved);
-            self.log.push(OffsetsRecord::Group { group: self.group.name().clone(), saved: Some(saved) });
-        }
-    }
-
-    fn restart(&mut self) {
-        self.group = Group::new(self.group.name().clone(), self.now);
-        self.clients.clear();
-        for record in &self.log {
-            match OffsetsRecord::decode(&record.key(), record.value().as_deref()).expect("what was encoded") {
-                OffsetsRecord::Offset { change, .. } => self.group.restore_offset(change),
-                OffsetsRecord::Group { saved, .. } => self.group.restore(saved.expect("never deleted here")),
-                OffsetsRecord::Generation { saved, .. } => self.group.restore_generation(saved, self.now),
-            }
-        }
     }
 
     fn run_member(&mut self, command: &Command<'_>) -> Result<String, GroupError> {
@@ -195,7 +220,7 @@ impl Script {
         let mut client = self.clients.get(&name).cloned().unwrap_or_else(|| Client::new(&name, instance));
         let mut is_full = false;
         let beat;
-        self.save(command.word(0) == "join");
+        self.log.save(&mut self.group, command.word(0) == "join");
         match command.word(0) {
             "join" => {
                 client = Client::new(&name, instance);
@@ -261,12 +286,14 @@ impl Script {
                 let tombstones = self.group.tombstones(Some(&topic(command.word(1))));
                 let text = show(tombstones.iter().map(|change| &change.partition));
                 let records: Vec<OffsetsRecord> = tombstones.into_iter().map(|change| self.record(change)).collect();
-                self.log.extend(records);
+                self.log.0.extend(records);
                 self.group.forget_topic(&topic(command.word(1)), self.now);
                 return if text.is_empty() { "nothing\n".into() } else { text + "\n" };
             }
             "outsider" => (Committer::Outsider, changes(&command.words[1..])),
             _ => {
+                self.log.save(&mut self.group, false);
+                self.group.refresh(&self.topics);
                 let client = &self.clients[command.word(1)];
                 let epoch = command.named_number("epoch").map_or(client.epoch, |epoch| epoch as u32);
                 (Committer::Member { who: client.who.clone(), epoch }, changes(&command.words[2..]))
@@ -275,7 +302,7 @@ impl Script {
         if let Err(refused) = self.group.check_commit(&committer, &changes) {
             return show_refusal(&refused);
         }
-        self.log.extend(changes.iter().map(|change| self.record(change.clone())).collect::<Vec<_>>());
+        self.log.0.extend(changes.iter().map(|change| self.record(change.clone())).collect::<Vec<_>>());
         self.group.stage(self.position, changes);
         self.position += 1;
         format!("staged at {}\n", self.position - 1)
@@ -445,7 +472,12 @@ proptest! {
         for record in [
             OffsetsRecord::Offset { group: group.clone(), change },
             OffsetsRecord::Group { group: group.clone(), saved },
-            OffsetsRecord::Generation { group, saved: generation },
+            OffsetsRecord::Generation { group: group.clone(), saved: generation },
+            OffsetsRecord::Member {
+                group,
+                member: MemberId::parse("m1").expect("an id"),
+                saved: saved.map(|saved| membership(saved.epoch_bound, partition, &noise)),
+            },
         ] {
             let key = record.key();
             let value = record.value();
@@ -483,6 +515,27 @@ fn saved_member(name: &str, partition: u32, bytes: &[u8]) -> SavedMember {
     }
 }
 
+/// Returns a member whose optional fields are set if the partition is odd.
+fn membership(epoch: u32, number: u32, bytes: &[u8]) -> SavedMembership {
+    let SavedMember { instance, client, host, protocols, reads, .. } = saved_member("m1", number, bytes);
+    SavedMembership {
+        classic: instance.is_some().then(|| ("consumer".into(), protocols)),
+        is_away: instance.is_some(),
+        instance,
+        client,
+        host,
+        topics: patterns("a,b.*"),
+        assignor: Assignor::Range,
+        session_timeout_ms: number,
+        rebalance_timeout_ms: 5_000,
+        epoch,
+        shown_epoch: epoch / 2,
+        gone: [partition("t.v/1")].into(),
+        revoking: [partition("t.v/0"), partition("t.v/1")].into(),
+        assigned: reads,
+    }
+}
+
 #[test]
 fn names_are_bounded_text() {
     for good in ["g", "a group/of Ä", &"x".repeat(255)] {
@@ -494,297 +547,5 @@ fn names_are_bounded_text() {
     for assignor in Assignor::ALL {
         assert_eq!(Assignor::from_code(assignor as u8), Some(assignor));
         assert_eq!(assignor.name().parse(), Ok(assignor));
-    }
-}
-
-/// Operation on a group and its members, by the number of the member.
-#[derive(Clone, Debug)]
-enum Op {
-    /// With one of four subscriptions.
-    Join {
-        member: usize,
-        topics: usize,
-    },
-    /// A heartbeat, whose response may be lost.
-    Beat {
-        member: usize,
-        says_owned: bool,
-        is_lost: bool,
-    },
-    Leave(usize),
-    Away(usize),
-    /// The program ends without leaving. A static member returns under another id, with the same instance id.
-    Kill {
-        member: usize,
-        topics: usize,
-    },
-    Commit {
-        member: usize,
-        topic: usize,
-        partition: u32,
-    },
-    Topic {
-        topic: usize,
-        partitions: u32,
-    },
-    Pass(u64),
-}
-
-const NAMES: [&str; 3] = ["a", "b.x", "b.y"];
-const SUBSCRIPTIONS: [&str; 4] = ["a", "a,b.*", "b.x,b.y", "a,b.x,b.y"];
-const MEMBERS: usize = 5;
-
-fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let member = 0..MEMBERS;
-    let op = prop_oneof![
-        3 => (member.clone(), 0..4usize).prop_map(|(member, topics)| Op::Join { member, topics }),
-        8 => (member.clone(), any::<bool>(), prop::bool::weighted(0.2))
-            .prop_map(|(member, says_owned, is_lost)| Op::Beat { member, says_owned, is_lost }),
-        1 => member.clone().prop_map(Op::Leave),
-        1 => member.clone().prop_map(Op::Away),
-        1 => (member.clone(), 0..4usize).prop_map(|(member, topics)| Op::Kill { member, topics }),
-        3 => (member, 0..3usize, 0..5u32)
-            .prop_map(|(member, topic, partition)| Op::Commit { member, topic, partition }),
-        1 => (0..3usize, 0..5u32).prop_map(|(topic, partitions)| Op::Topic { topic, partitions }),
-        1 => (1..4000u64).prop_map(Op::Pass),
-    ];
-    prop::collection::vec(op, 1..80)
-}
-
-/// Program with its state, and the partitions that it reads.
-struct Program {
-    who: Identity,
-    epoch: u32,
-    reads: BTreeSet<TopicPartition>,
-    /// Subset of `reads` whose topic was deleted in the meantime.
-    gone: BTreeSet<TopicPartition>,
-}
-
-/// Group with programs that follow the protocol.
-struct World {
-    topics: Topics,
-    group: Group,
-    /// Programs, of which the even ones are static members.
-    programs: Vec<Option<Program>>,
-    starts: usize,
-    now: Now,
-    position: Offset,
-    epoch: u32,
-}
-
-impl World {
-    fn new() -> Self {
-        let mut topics = Topics::default();
-        NAMES.iter().for_each(|name| topics.set(name, 3));
-        let programs = (0..MEMBERS).map(|_| None).collect();
-        Self { topics, group: new_group(), programs, starts: 0, now: BEGIN, position: 0, epoch: 0 }
-    }
-
-    fn save(&mut self, is_joining: bool) {
-        if let Some(saved) = self.group.to_save(is_joining) {
-            self.group.saved(saved);
-            assert_eq!(self.group.to_save(is_joining), None, "once is enough");
-        }
-    }
-
-    fn act(&mut self, op: &Op) {
-        match op {
-            Op::Join { member, topics } => self.join(*member, *topics),
-            Op::Beat { member, says_owned, is_lost } => self.beat(*member, *says_owned, *is_lost),
-            Op::Leave(member) => {
-                if let Some(program) = self.programs[*member].take() {
-                    self.save(false);
-                    // The member may have expired or been replaced.
-                    self.group.leave(&program.who, false, self.now).unwrap_or_default();
-                }
-            }
-            Op::Away(member) => {
-                if let Some(program) = self.programs[*member].take() {
-                    self.group.leave(&program.who, true, self.now).unwrap_or_default();
-                }
-            }
-            Op::Kill { member, topics } => {
-                self.programs[*member] = None;
-                if member.is_multiple_of(2) {
-                    self.join(*member, *topics);
-                }
-            }
-            Op::Commit { member, topic, partition } => self.commit(*member, NAMES[*topic], *partition),
-            Op::Topic { topic, partitions } => self.set_topic(NAMES[*topic], *partitions),
-            Op::Pass(ms) => {
-                self.now.steady_ms += ms;
-                self.save(false);
-                self.group.expire(self.now);
-            }
-        }
-        self.check();
-    }
-
-    /// Sets the number of partitions; zero deletes the topic.
-    fn set_topic(&mut self, name: &str, partitions: u32) {
-        self.topics.set(name, partitions);
-        if partitions == 0 {
-            self.group.forget_topic(&topic(name), self.now);
-            for program in self.programs.iter_mut().flatten() {
-                program.gone.extend(program.reads.iter().filter(|at| at.topic.as_str() == name).cloned());
-            }
-        }
-    }
-
-    fn join(&mut self, member: usize, topics: usize) {
-        if self.programs[member].is_none() {
-            self.starts += 1;
-            let instance = member.is_multiple_of(2).then(|| format!("i{member}"));
-            let Client { who, .. } = Client::new(&format!("m{member}-{}", self.starts), instance.as_deref());
-            self.programs[member] = Some(Program { who, epoch: 0, reads: BTreeSet::new(), gone: BTreeSet::new() });
-        }
-        self.save(true);
-        let program = self.programs[member].as_mut().expect("it runs");
-        // Its membership starts again.
-        program.reads.clear();
-        program.gone.clear();
-        let join = join_of(program.who.clone(), patterns(SUBSCRIPTIONS[topics]));
-        let beat = self.group.join(join, &self.topics, self.now).expect("there is room");
-        self.process_beat(member, beat, true);
-    }
-
-    fn beat(&mut self, member: usize, says_owned: bool, is_lost: bool) {
-        self.save(false);
-        let Some(program) = &mut self.programs[member] else {
-            return;
-        };
-        let owned = says_owned.then_some(&program.reads);
-        match self.group.beat(&program.who, program.epoch, owned, &self.topics, self.now) {
-            Ok(beat) if is_lost => {
-                self.group.reconcile(&program.who, self.now).expect("a member");
-                self.group.answer(&program.who, beat, says_owned).expect("a member");
-            }
-            Ok(beat) => self.process_beat(member, beat, says_owned),
-            // It was removed: it stops reading.
-            Err(_) => self.programs[member] = None,
-        }
-    }
-
-    fn process_beat(&mut self, member: usize, beat: u64, in_full: bool) {
-        let program = self.programs[member].as_mut().expect("it runs");
-        self.group.reconcile(&program.who, self.now).expect("a member");
-        let earlier = self.group.answer(&program.who, beat - 1, true).expect("a member");
-        assert_eq!(earlier.assignment, None, "only the last heartbeat is told something");
-        let turn = self.group.answer(&program.who, beat, in_full).expect("a member");
-        assert!(turn.epoch >= program.epoch, "a member's epoch goes backwards");
-        program.epoch = turn.epoch;
-        if let Some(assignment) = turn.assignment {
-            program.reads = assignment.into_iter().collect();
-            program.gone.retain(|at| program.reads.contains(at));
-        }
-    }
-
-    fn commit(&mut self, member: usize, topic_name: &str, number: u32) {
-        let Some(program) = &self.programs[member] else {
-            return;
-        };
-        let at = format!("{topic_name}/{number}");
-        let committer = Committer::Member { who: program.who.clone(), epoch: program.epoch };
-        let changes = vec![change(&at, self.position)];
-        let others = self.programs.iter().flatten().filter(|other| other.who != program.who);
-        let is_read_by_another =
-            others.filter(|other| self.is_member(other)).any(|o| o.reads.contains(&partition(&at)));
-        let is_gone = program.gone.contains(&partition(&at));
-        let is_its_own = self.is_member(program) && program.reads.contains(&partition(&at));
-        match self.group.check_commit(&committer, &changes) {
-            Ok(()) => {
-                assert!(!is_read_by_another, "{at} is with another");
-                assert!(!is_gone, "{at} is of a topic that was deleted");
-                assert!(self.is_member(program), "{at} was committed by one that is no member");
-                self.group.stage(self.position, changes);
-                self.group.committed_through(self.position);
-                self.position += 1;
-            }
-            Err(refused) => assert!(!is_its_own || is_gone, "{at}: {refused:?}"),
-        }
-    }
-
-    fn is_member(&self, program: &Program) -> bool {
-        self.group.members().any(|member| *member.id == program.who.member)
-    }
-
-    /// Checks the invariants that hold at any moment.
-    fn check(&mut self) {
-        assert!(self.group.epoch() >= self.epoch, "the epoch goes backwards");
-        self.epoch = self.group.epoch();
-        let mut owned: BTreeMap<TopicPartition, MemberId> = BTreeMap::new();
-        for member in self.group.members() {
-            for partition in member.assigned.iter().chain(member.revoking) {
-                let other = owned.insert(partition.clone(), member.id.clone());
-                assert_eq!(other, None, "{partition} is with {} too", member.id);
-                assert_eq!(self.group.owner(partition), Some(member.id));
-            }
-        }
-        for program in self.programs.iter().flatten().filter(|program| self.is_member(program)) {
-            for partition in &program.reads {
-                let owner = owned.get(partition);
-                assert_eq!(owner, Some(&program.who.member), "{partition} is read by {}", program.who.member);
-            }
-        }
-    }
-
-    /// Continues all running programs until nothing is left to do.
-    fn settle(&mut self) {
-        // Programs that ended without leaving expire.
-        for _ in 0..10 {
-            self.now.steady_ms += 2_000;
-            self.save(false);
-            self.group.expire(self.now);
-            (0..MEMBERS).for_each(|member| self.beat(member, true, false));
-            self.check();
-        }
-        let expected = if self.group.members_len() == 0 { GroupState::Empty } else { GroupState::Stable };
-        assert_eq!(self.group.state(), expected, "{:#?}", self.group);
-        let read: Vec<&TopicPartition> = self.programs.iter().flatten().flat_map(|program| &program.reads).collect();
-        let wanted: BTreeSet<TopicPartition> = self.group.partitions().collect();
-        assert_eq!(read.len(), wanted.len(), "each is read once");
-        assert!(read.into_iter().all(|partition| wanted.contains(partition)));
-    }
-}
-
-proptest! {
-    /// No two members ever have the same partition, under any sequence of operations; no removed member can commit; and
-    /// in the end every partition is read.
-    #[test]
-    fn partitions_have_one_reader_at_any_moment_and_in_the_end(ops in ops()) {
-        let mut world = World::new();
-        ops.iter().for_each(|op| world.act(op));
-        world.settle();
-    }
-}
-
-/// Topics change while members expire: one change starts two epochs, wherever in a block it begins.
-#[test]
-fn a_change_may_rebalance_twice() {
-    let mut topics = Topics::default();
-    let mut group = new_group();
-    let mut now = BEGIN;
-    let save = |group: &mut Group, is_joining| {
-        if let Some(saved) = group.to_save(is_joining) {
-            group.saved(saved);
-        }
-    };
-    let join = join_of(Client::new("m", None).who, patterns("a"));
-    for round in 0..3000 {
-        for _ in 0..1 + round % 2 {
-            save(&mut group, true);
-            group.join(join.clone(), &topics, now).expect("there is room");
-            save(&mut group, false);
-            group.leave(&join.who, false, now).expect("a member");
-        }
-        save(&mut group, true);
-        group.join(join.clone(), &topics, now).expect("there is room");
-        topics.set("a", 1 + round % 2);
-        now.steady_ms += u64::from(join.session_timeout_ms);
-        save(&mut group, false);
-        let before = group.epoch();
-        group.refresh(&topics);
-        assert_eq!(group.expire(now).len(), 1);
-        assert_eq!(group.epoch(), before + 2);
     }
 }
