@@ -7,7 +7,7 @@
 //! - `join M topics=A,B [instance=I [yields=1]] [assignor=range] [session=MS] [rebalance=MS]`: prints the response, the
 //!   epoch and, if it is included, the member's assignment
 //! - `beat M [owns=A/0,A/1|none|told] [epoch=N] [instance=I]`: a heartbeat; `told` is the assignment received last
-//! - `topics M A,B`: changes the subscription
+//! - `topics M A,B`: changes the subscription; `session M MS`: changes the session timeout
 //! - `leave M`, `away M`
 //! - `settle`: all members that are not away send heartbeats until nothing changes; prints the state
 //! - `at MS`: sets the time and prints expired members; `deadline`: time of the next expiry
@@ -246,6 +246,11 @@ impl Script {
             "topics" => {
                 self.group.resubscribe(&client.who, client.epoch, patterns(command.word(2)), &self.topics)?;
                 beat = self.group.beat(&client.who, client.epoch, None, &self.topics, self.now)?;
+            }
+            "session" => {
+                let timeout_ms = command.number(2) as u32;
+                self.group.set_session_timeout(&client.who, client.epoch, timeout_ms)?;
+                return Ok(String::new());
             }
             "leave" | "away" => {
                 self.group.leave(&client.who, command.word(0) == "away", self.now)?;
