@@ -166,7 +166,8 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     async fn fill(&mut self, bytes: usize) -> Result<bool> {
         while self.buffer.len() < bytes {
             if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 2 {
-                self.buffer.reserve(READ_BYTES);
+                // A large frame gets its memory at once: each step of growth would copy it.
+                self.buffer.reserve((bytes - self.buffer.len()).max(READ_BYTES));
             }
             let read = match timeout(self.silence, self.stream.read_buf(&mut self.buffer)).await {
                 Ok(read) => read.map_err(broken)?,
