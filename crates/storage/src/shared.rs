@@ -18,6 +18,7 @@ use crate::journal::{Entry, Gate, Journal, JournalSettings};
 use crate::log::PartitionLog;
 use crate::partition::DiskPartition;
 use crate::partition::scan::Epochs;
+use crate::partition::segments::Uncached;
 use crate::place::Place;
 use crate::room::Room;
 use crate::shard_log::ShardLog;
@@ -38,6 +39,9 @@ pub struct StoreSettings {
     /// journal waits until they are fewer, and so do all publishers. If the disk is so small that it limits the
     /// reserve, this limit and that of the journal's queue are smaller in proportion.
     pub unflushed_bytes_max: u64,
+    /// Bytes of one partition that are written to its segment past the system's cache if they are written together: the
+    /// copy to new pages of the cache costs more than all else.
+    pub uncached_bytes_min: usize,
     /// Bytes of the journal between two checkpoints, which recovery has to read.
     pub checkpoint_bytes: u64,
     /// Maximum time between two checkpoints.
@@ -74,6 +78,7 @@ impl Default for StoreSettings {
             tail_bytes_max: 48 << 20,
             tail_time: Duration::from_secs(5),
             unflushed_bytes_max: 16 << 20,
+            uncached_bytes_min: 128 << 10,
             checkpoint_bytes: 256 << 20,
             checkpoint_interval: Duration::from_secs(60),
             compaction: CompactionSettings::default(),
@@ -106,6 +111,8 @@ pub(crate) struct Shared {
     pub(crate) unflushed_bytes_max: u64,
     /// Maximum bytes of all tails; above it they are trimmed immediately.
     pub(crate) tail_bytes_max: u64,
+    /// Memory for what a flush writes past the system's cache.
+    pub(crate) uncached: Mutex<Uncached>,
     /// Threads that are woken when that limit is exceeded.
     pub(crate) background: Arc<Background>,
     pub(crate) gate: Arc<Gate>,
@@ -131,6 +138,7 @@ impl Shared {
             tails: TailBytes::default(),
             unflushed_bytes_max: settings.unflushed_bytes_max,
             tail_bytes_max: settings.tail_bytes_max,
+            uncached: Mutex::new(Uncached::new(settings.uncached_bytes_min)),
             background: Arc::default(),
             gate: Arc::default(),
             streams: Arc::default(),

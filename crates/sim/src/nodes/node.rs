@@ -133,6 +133,7 @@ fn store_settings() -> StoreSettings {
         segment_bytes: 24 << 10,
         tail_bytes_max: 32 << 10,
         unflushed_bytes_max: 16 << 10,
+        uncached_bytes_min: 1 << 10,
         checkpoint_bytes: 128 << 10,
         checkpoint_interval: Duration::from_secs(3600),
         reserve_bytes: 0,

@@ -320,7 +320,10 @@ impl DiskPartition {
         }
         let SegmentLimits { bytes, ms } = &self.limits;
         segments.set_limits(bytes.load(Ordering::Relaxed), ms.load(Ordering::Relaxed));
-        let appended = segments.append(&batches, now_ms);
+        // If another flush uses the memory, the cache takes the batches.
+        let mut uncached = self.shared.uncached.try_lock();
+        let appended = segments.append(&batches, now_ms, uncached.as_deref_mut());
+        drop(uncached);
         let mut state = self.state.lock();
         if state.is_deleted {
             // Its bytes are not counted any more.

@@ -63,6 +63,7 @@ pub fn small(syncs_in_flight: usize) -> StoreSettings {
         tail_bytes_max: 64 << 10,
         tail_time: Duration::from_millis(20),
         unflushed_bytes_max: 32 << 10,
+        uncached_bytes_min: 2 << 10,
         checkpoint_bytes: 192 << 10,
         checkpoint_interval: Duration::from_secs(3600),
         reserve_bytes: 256 << 10,

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::index::Index;
 use super::scan::Epochs;
-use crate::disk::{Disk, DiskFile, damaged, failed};
+use crate::disk::{Disk, DiskFile, Pages, damaged, failed};
 use crate::info::{PartitionInfo, SegmentInfo};
 use crate::journal::salvage;
 
@@ -47,6 +47,8 @@ pub(crate) struct Segment {
 pub(crate) const READ_BYTES: usize = 1 << 20;
 /// Bytes of one write. Many systems do not schedule other threads on the processor before it is finished.
 const WRITE_BYTES: usize = 256 << 10;
+/// Maximum bytes of a write past the system's cache: a larger batch goes through it.
+const UNCACHED_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of open files of one partition.
 const OPEN_MAX: usize = 4;
 
@@ -79,6 +81,23 @@ pub(crate) struct Unsynced {
     info: SegmentInfo,
     pub(crate) part: Part,
     is_suspect: bool,
+}
+
+/// Memory for writes past the system's cache.
+pub(crate) struct Uncached {
+    pages: Pages,
+    bytes_min: usize,
+}
+
+impl Uncached {
+    pub(crate) fn new(bytes_min: usize) -> Self {
+        Self { pages: Pages::default(), bytes_min }
+    }
+
+    /// Returns `true` if this many bytes are worth such a write, and do not need too much memory.
+    fn takes(&self, bytes: usize) -> bool {
+        (self.bytes_min..=UNCACHED_BYTES_MAX).contains(&bytes)
+    }
 }
 
 impl Segments {
@@ -226,8 +245,15 @@ impl Segments {
 
     /// Appends batches, and starts new segments when one is full. Nothing is synced. After an error some batches may
     /// have been appended: [`Segments::end`] shows which.
-    pub(crate) fn append(&mut self, batches: &[RecordBatch], now_ms: u64) -> Result<()> {
-        self.append_by(batches, now_ms, &mut |segments, batches| segments.write(batches, now_ms))
+    pub(crate) fn append(
+        &mut self,
+        batches: &[RecordBatch],
+        now_ms: u64,
+        mut uncached: Option<&mut Uncached>,
+    ) -> Result<()> {
+        self.append_by(batches, now_ms, &mut |segments, batches| {
+            segments.write(batches, now_ms, uncached.as_deref_mut())
+        })
     }
 
     fn append_by(
@@ -359,11 +385,10 @@ impl Segments {
         }
     }
 
-    fn write(&mut self, batches: &[RecordBatch], now_ms: u64) -> Result<()> {
+    fn write(&mut self, batches: &[RecordBatch], now_ms: u64, mut uncached: Option<&mut Uncached>) -> Result<()> {
         let at = self.list.len() - 1;
         let file = self.file(at)?;
         let path = self.log_path(&self.list[at].info);
-        self.list[at].last_page = None;
         let mut rest = batches;
         while !rest.is_empty() {
             let mut bytes = 0;
@@ -373,6 +398,15 @@ impl Segments {
             };
             let some = &rest[..rest.iter().take_while(fits).count()];
             rest = &rest[some.len()..];
+            let bytes: usize = some.iter().map(RecordBatch::len).sum();
+            if let Some(uncached) = uncached.as_deref_mut().filter(|uncached| uncached.takes(bytes))
+                && !self.list[at].is_suspect
+            {
+                self.write_pages(some, &mut uncached.pages)?;
+                self.list[at].note(some, now_ms);
+                continue;
+            }
+            self.list[at].last_page = None;
             let mut slices: Vec<IoSlice<'_>> = some.iter().map(|batch| IoSlice::new(batch.bytes())).collect();
             file.write_at(&mut slices, self.list[at].info.bytes).map_err(failed("write", &path))?;
             self.list[at].note(some, now_ms);

@@ -150,7 +150,7 @@ impl Segments {
 
     /// Writes batches at the end of the growing segment in whole pages: the page in which the segment ends is written
     /// again, with the same bytes and the first of the new ones.
-    fn write_pages(&mut self, batches: &[RecordBatch], pages: &mut Pages) -> Result<()> {
+    pub(super) fn write_pages(&mut self, batches: &[RecordBatch], pages: &mut Pages) -> Result<()> {
         let at = self.list.len() - 1;
         let file = self.file(at)?;
         let path = self.log_path(&self.list[at].info);
