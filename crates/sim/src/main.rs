@@ -22,7 +22,7 @@ Usage: thalweg-sim replicas [--seeds N] [--from SEED] [--events N] [--jobs N]
 
   replicas     the consensus, with a model of everything else
   nodes        whole nodes with their stores, whose leaders serve partitions
-  views        the same, with brokers that serve a queue and a durable cache
+  views        the same, with brokers that serve a queue, a durable cache and a consumer group
 
   --seeds N    seeds to run [10000]; with --bugs, at most so many for each bug
   --from SEED  first seed [0]

@@ -7,6 +7,7 @@
 
 mod faults;
 mod ledger;
+mod members;
 mod node;
 mod serving;
 mod views;

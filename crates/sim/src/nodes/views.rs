@@ -1,4 +1,4 @@
-//! The views of a leader's broker under clients: a queue and a durable cache.
+//! The views of a leader's broker under clients: a queue, a durable cache and a consumer group (`members.rs`).
 //!
 //! Each broker has a runtime of its own, whose clock is that of the simulation: its tasks run when its process does. An
 //! answer counts only if the node may still serve when it is given, as a connection would break otherwise.
@@ -11,11 +11,12 @@ use broker::{Broker, Clock, Leadership, NewQueue, NodeInfo, Nodes, OutMessage, R
 use consensus::{NodeId, Term, Time};
 use engine::cache::{CacheSettings, Condition, Found, Ttl};
 use engine::queue::{QueueName, QueueSettings};
-use engine::{Error, ErrorKind, Storage};
+use engine::{Error, ErrorKind, Offset, PartitionId, Storage, TopicSettings};
 use storage::Store;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
+use super::members::{Members, PARTITIONS, TOPIC, Told};
 use super::node::wall_clock;
 use super::{MS, World, number};
 use crate::violation::{Outcome, Violation, check};
@@ -61,17 +62,29 @@ impl Drop for Views {
 struct Task {
     begun: Time,
     handle: JoinHandle<Result<Answer, Error>>,
-    /// Key that is put, if the call does that.
-    key: Option<usize>,
+    /// What waits for the call, if something does.
+    busy: Option<Busy>,
 }
 
-enum Answer {
+/// What has one call at a time.
+#[derive(Clone, Copy)]
+pub enum Busy {
+    /// Key of the cache that is put.
+    Key(usize),
+    Member(usize),
+}
+
+pub enum Answer {
     Sent(u64),
     Received(Vec<(u64, Receipt)>, Duration),
     Finished(Vec<u64>),
     Put(usize, u64),
     /// A key had this number, after another one was acknowledged before the call.
     Got(usize, u64, u64),
+    /// A member of the group was told something.
+    Member(usize, Told),
+    /// The group has these offsets, after others were acknowledged before the call.
+    Offsets(BTreeMap<PartitionId, Offset>, Vec<(PartitionId, Offset)>),
 }
 
 /// Ledger of what clients of the views were told.
@@ -92,6 +105,7 @@ pub struct ViewLedger {
     /// Messages that came after the last fault.
     drained: BTreeSet<u64>,
     registers: [Register; KEYS],
+    pub members: Members,
 }
 
 /// A key of the cache, which holds ascending numbers.
@@ -109,13 +123,20 @@ impl ViewLedger {
         self.sent.iter().filter(is_missing).copied().collect()
     }
 
-    /// Returns `true` if every message has come that must.
-    pub fn is_complete(&self) -> bool {
-        self.missing().is_empty()
+    /// Returns `true` if every message has come that must, and every partition is read.
+    pub fn is_complete(&self, now: Time) -> bool {
+        self.missing().is_empty() && self.members.is_complete(now)
     }
 
     pub fn about_missing(&self) -> String {
-        format!("messages that do not come: {:?}", self.missing())
+        format!("messages that do not come: {:?}; {}", self.missing(), self.members.about_missing())
+    }
+
+    fn set_busy(&mut self, busy: Busy, is_busy: bool) {
+        match busy {
+            Busy::Key(key) => self.registers[key].is_busy = is_busy,
+            Busy::Member(client) => self.members.set_busy(client, is_busy),
+        }
     }
 }
 
@@ -140,6 +161,10 @@ async fn open(broker: Arc<Broker>) -> Result<(), Error> {
     let settings = QueueSettings { attempts_max: 0, ..QueueSettings::default() };
     let queue = NewQueue { storage: Storage::Disk, settings, ..NewQueue::new(QueueName::parse(QUEUE)?) };
     broker.queues.create(queue).await?;
+    if broker.find_topic(TOPIC).is_none() {
+        let settings = TopicSettings { partitions: PARTITIONS, ..TopicSettings::on_disk() };
+        broker.create_topic(TOPIC, settings).await?;
+    }
     let cache = broker.caches.create(CACHE, CacheSettings { is_durable: true, ..CacheSettings::default() })?;
     cache.settled().wait().await
 }
@@ -187,12 +212,21 @@ impl Views {
         });
     }
 
-    fn spawn<F>(&mut self, begun: Time, key: Option<usize>, work: F)
+    pub fn broker(&self) -> Arc<Broker> {
+        self.broker.clone()
+    }
+
+    /// Returns `true` if another client may call.
+    pub fn has_room(&self) -> bool {
+        self.is_open && self.tasks.len() < TASKS_MAX
+    }
+
+    pub fn spawn<F>(&mut self, begun: Time, busy: Option<Busy>, work: F)
     where
         F: Future<Output = Result<Answer, Error>> + Send + 'static,
     {
         if let Some(runtime) = &self.runtime {
-            self.tasks.push(Task { begun, handle: runtime.spawn(work), key });
+            self.tasks.push(Task { begun, handle: runtime.spawn(work), busy });
         }
     }
 
@@ -237,7 +271,7 @@ impl Views {
 
     fn put(&mut self, now: Time, key: usize, value: u64) {
         let broker = self.broker.clone();
-        self.spawn(now, Some(key), async move {
+        self.spawn(now, Some(Busy::Key(key)), async move {
             let cache = broker.caches.find(CACHE)?;
             let name = [key as u8];
             cache.put(&name, &value.to_be_bytes(), Ttl::Never, Condition::Always)?;
@@ -284,8 +318,8 @@ impl World {
         let (done, waiting): (Vec<_>, Vec<_>) = views.tasks.drain(..).partition(|task| task.handle.is_finished());
         views.tasks = waiting;
         let mut answers = Vec::with_capacity(done.len());
-        for Task { begun, handle, key } in done {
-            answers.push((begun, key, views.wait(handle)?.ok()));
+        for Task { begun, handle, busy } in done {
+            answers.push((begun, busy, views.wait(handle)?.ok()));
         }
         let leads = || self.process(at).is_some_and(|process| process.shard.stance().leader == Some(number(at)));
         if let Some(Err(error)) = opened
@@ -294,9 +328,9 @@ impl World {
         {
             return Err(Violation(format!("node {} leads and cannot restore its views: {error}", at + 1)));
         }
-        for (begun, key, answer) in answers {
-            if let Some(key) = key {
-                self.views_ledger.registers[key].is_busy = false;
+        for (begun, busy, answer) in answers {
+            if let Some(busy) = busy {
+                self.views_ledger.set_busy(busy, false);
             }
             if let Some(answer) = answer.filter(|_| may_serve) {
                 self.answered(number(at), term, begun, answer)?;
@@ -312,7 +346,7 @@ impl World {
     fn answered(&mut self, node: NodeId, term: Term, begun: Time, answer: Answer) -> Outcome {
         let (now, ledger) = (self.now, &mut self.views_ledger);
         match answer {
-            Answer::Received(..) | Answer::Got(..) => self.run.reads += 1,
+            Answer::Received(..) | Answer::Got(..) | Answer::Offsets(..) => self.run.reads += 1,
             _ => self.run.acknowledged += 1,
         }
         match answer {
@@ -353,19 +387,24 @@ impl World {
                 // Nobody may read an earlier number after this one.
                 ledger.registers[key].acknowledged = ledger.registers[key].acknowledged.max(value);
             }
+            Answer::Member(client, told) => ledger.members.told(node, client, begun, now, told)?,
+            Answer::Offsets(before, found) => ledger.members.found(node, &before, &found)?,
         }
         Ok(())
     }
 
     /// A client of the views calls a node that leads.
     pub(super) fn call_views(&mut self, at: usize) -> Outcome {
+        if self.random.one_in(3) {
+            return self.call_group(at);
+        }
         let chosen = self.random.below(20);
         let key = self.random.below(KEYS as u64) as usize;
         let (max, lease_ms) = (1 + self.random.below(4) as usize, 100 + self.random.below(LEASE_MS_MAX));
         let (now, is_quiet) = (self.now, self.is_quiet);
         let ledger = &mut self.views_ledger;
         let views = self.nodes[at].process.as_mut().and_then(|process| process.leading.as_mut()?.views.as_mut());
-        let Some(views) = views.filter(|views| views.is_open && views.tasks.len() < TASKS_MAX) else { return Ok(()) };
+        let Some(views) = views.filter(|views| views.has_room()) else { return Ok(()) };
         match chosen {
             _ if is_quiet => views.receive(now, 10, LEASE_MS_MAX),
             0..7 => {
@@ -400,8 +439,8 @@ impl World {
     /// Notes that the calls of a leadership that is over, or of a process that ended, have no answer.
     pub(super) fn drop_calls(&mut self, at: usize) {
         let Some(views) = self.views(at) else { return };
-        let keys: Vec<usize> = views.tasks.iter().filter_map(|task| task.key).collect();
-        keys.into_iter().for_each(|key| self.views_ledger.registers[key].is_busy = false);
+        let busy: Vec<Busy> = views.tasks.iter().filter_map(|task| task.busy).collect();
+        busy.into_iter().for_each(|busy| self.views_ledger.set_busy(busy, false));
     }
 }
 
