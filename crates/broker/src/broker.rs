@@ -198,7 +198,7 @@ impl Broker {
 
     /// Forgets the state of all views, as a restart does. Durable caches and streams are read from their logs again
     /// before this returns, all others at their next use. Calls in progress fail with an error that permits to try
-    /// again, members of groups join again, and watchers and blocked clients of a cache are notified of its end.
+    /// again, members stay in their groups, and watchers and blocked clients of a cache are notified of its end.
     /// Without a data directory, this has no effect.
     pub async fn forget_views(&self) -> Result<()> {
         if self.core.store().is_none() {

@@ -90,6 +90,9 @@ pub const GROUP_PROTOCOL_NAME_BYTES_MAX: usize = 255;
 pub const GROUP_PROTOCOLS_BYTES_MAX: usize = 4 << 20;
 /// Maximum size in bytes of the protocol metadata and assignments of all groups of one broker together.
 pub const GROUPS_PROTOCOLS_BYTES_MAX: usize = 256 << 20;
+/// Maximum bytes of protocol metadata that are recorded of a group or a member: with more, the members have to join
+/// again after a restart.
+pub const GROUP_RECORDED_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of users per broker.
 pub const USERS_MAX: usize = 16_384;
 /// Maximum length of a user name in bytes.
@@ -177,6 +180,12 @@ const _: () = assert!(
     "a leader is told of all members in one frame"
 );
 const _: () = assert!(2 * GROUP_PROTOCOLS_BYTES_MAX <= GROUPS_PROTOCOLS_BYTES_MAX);
+// Each partition of a member may have a topic of its own, and be among those to release and those of deleted topics.
+const _: () = assert!(
+    GROUP_RECORDED_BYTES_MAX + 2 * GROUP_PARTITIONS_MAX * (TOPIC_NAME_BYTES_MAX + 10) + 2 * GROUP_TOPICS_BYTES_MAX
+        < BATCH_BYTES_MAX,
+    "a member in one record"
+);
 const _: () = assert!(
     ACLS_BYTES_MAX + ACLS_MAX * 20 < BATCH_BYTES_MAX && USERS_MAX * 600 < BATCH_BYTES_MAX,
     "users, and access control entries, in one frame"

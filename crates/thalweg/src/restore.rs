@@ -19,5 +19,10 @@ pub(crate) async fn restore(config: &Config, broker: &Arc<Broker>) -> io::Result
     if let Err(error) = doors::kafka::restore_settings(broker).await {
         tracing::error!(%error, "settings of the broker that Kafka clients changed are not effective");
     }
-    config.definitions().create(broker).await.map_err(io::Error::other)
+    config.definitions().create(broker).await.map_err(io::Error::other)?;
+    // The last, because the sessions of members begin.
+    if let Err(error) = broker.groups.open().await {
+        tracing::error!(%error, "consumer groups cannot be restored");
+    }
+    Ok(())
 }

@@ -150,6 +150,7 @@ impl Groups {
         coordinator.recount(&cell);
         coordinator.changed.notify_one();
         self.save(&cell, false).await?;
+        self.recorded(&cell).await?;
         Ok(left)
     }
 

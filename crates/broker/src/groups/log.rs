@@ -29,15 +29,16 @@ pub(super) fn settled_offsets(core: &Core, group: &GroupName) -> Result<Commit> 
     OFFSETS.settled(core, core.shards().home_of_name(group.as_str().as_bytes()))
 }
 
-/// Returns all groups as recorded.
-pub(super) async fn read_groups(core: &Core, now: Now) -> Result<HashMap<GroupName, Group>> {
+/// Returns all groups as recorded. The sessions of their members begin when all is read.
+pub(super) async fn read_groups(core: &Core, now: impl Fn() -> Now) -> Result<HashMap<GroupName, Group>> {
+    let begun = now();
     let mut groups = HashMap::new();
     let each = |record, _| {
-        restore(&mut groups, record, now);
+        restore(&mut groups, record, begun);
         Ok(())
     };
     OFFSETS.fold(core, each).await?;
-    groups.values_mut().for_each(Group::restored);
+    groups.values_mut().for_each(|group| group.restored(now()));
     Ok(groups)
 }
 
@@ -56,6 +57,6 @@ fn restore(groups: &mut HashMap<GroupName, Group>, record: OffsetsRecord, now: N
         OffsetsRecord::Offset { change, .. } => group.restore_offset(change),
         OffsetsRecord::Group { saved, .. } => saved.into_iter().for_each(|saved| group.restore(saved)),
         OffsetsRecord::Generation { saved, .. } => group.restore_generation(saved, now),
-        OffsetsRecord::Member { member, saved, .. } => group.restore_member(member, saved, now),
+        OffsetsRecord::Member { member, saved, .. } => group.restore_member(member, saved),
     }
 }

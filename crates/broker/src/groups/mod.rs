@@ -12,11 +12,12 @@ mod restore;
 mod share;
 mod share_groups;
 mod status;
+mod timers;
 mod transactional;
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use engine::groups::{
@@ -46,11 +47,8 @@ use log::{OFFSETS, append_offsets};
 pub use classic::Entered;
 pub use share::{SHARE_IN_FLIGHT_MAX, ShareBeat, ShareGroupMember, ShareGroupStatus, ShareStart};
 pub use status::{ClassicInfo, GroupMember, GroupPartition, GroupStatus, GroupSummary};
+pub(crate) use timers::keep_time;
 
-/// Minimum interval between checks of the timeouts.
-const TICK: Duration = Duration::from_millis(10);
-/// Interval at which groups without members are checked for expired offsets.
-const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 /// Timestamp of a commit that has no place in the log yet.
 const NOT_YET: u64 = 0;
 
@@ -389,7 +387,7 @@ impl Groups {
                     coordinator.recount(&cell);
                     // The deadline of the member may be the next one.
                     coordinator.changed.notify_one();
-                    return self.answer(&cell, &who, beat, true, Duration::ZERO).await;
+                    return self.answer(&cell, &who, (beat, 0), true, Duration::ZERO).await;
                 }
             }
         }
@@ -414,12 +412,20 @@ impl Groups {
             group.reconcile(&beat.who, now).map(|_| number)
         });
         let number = number.await??;
-        self.answer(&cell, &beat.who, number, beat.owned.is_some(), beat.wait).await
+        self.answer(&cell, &beat.who, (number, beat.epoch), beat.owned.is_some(), beat.wait).await
     }
 
     /// Returns the response to a heartbeat: immediately if there is a change, or else when there is one, when `wait`
-    /// elapses, or when the member sends another heartbeat. The response is recorded before.
-    async fn answer(&self, cell: &Cell, who: &Identity, beat: u64, in_full: bool, wait: Duration) -> Outcome<Turn> {
+    /// elapses, or when the member sends another heartbeat. A response that tells the member anything new is recorded
+    /// before. `epoch` is the one that the member has sent.
+    async fn answer(
+        &self,
+        cell: &Cell,
+        who: &Identity,
+        (beat, epoch): (u64, u32),
+        in_full: bool,
+        wait: Duration,
+    ) -> Outcome<Turn> {
         let deadline = Instant::now() + wait;
         loop {
             let news = cell.news.notified();
@@ -441,7 +447,11 @@ impl Groups {
                 turn
             };
             if let Some(turn) = turn {
-                self.recorded(cell).await?;
+                if turn.assignment.is_some() || turn.epoch != epoch {
+                    self.recorded(cell).await?;
+                    // It may have been removed in the meantime, and another member may have its partitions.
+                    cell.state.lock().kept(&cell.name)?.confirm(who, self.table.now())?;
+                }
                 return Ok(turn);
             }
             // The elapsed wait is detected above.
@@ -687,111 +697,6 @@ impl Groups {
         drop(wakes);
         appended.commit.wait().await?;
         Ok(())
-    }
-
-    /// Removes members that are silent or do not release partitions in time, and updates groups whose topics have
-    /// changed.
-    async fn tick(&self) {
-        let coordinator = &self.table;
-        coordinator.counts.expired_members.add(coordinator.shares.expire(&self.core, coordinator.now()));
-        for cell in coordinator.cells() {
-            let now = coordinator.now();
-            let is_due = {
-                let group = &cell.state.lock().group;
-                group.is_outdated(&Topics(&self.core)) || group.next_deadline_ms().is_some_and(|at| at <= now.steady_ms)
-            };
-            if !is_due {
-                continue;
-            }
-            let changed = self.change(&cell, false, |group| {
-                group.refresh(&Topics(&self.core));
-                group.expire(now)
-            });
-            let result = match changed.await {
-                Ok(expired) => {
-                    for member in &expired {
-                        tracing::info!(group = %cell.name, %member, "a member was removed from its consumer group");
-                    }
-                    coordinator.counts.expired_members.add(expired.len() as u64);
-                    coordinator.recount(&cell);
-                    self.save(&cell, false).await
-                }
-                Err(refused) => Err(refused),
-            };
-            note_failure(&cell, result);
-        }
-    }
-
-    /// Deletes groups that have had no members for longer than the retention of offsets.
-    async fn expire(&self) {
-        let coordinator = &self.table;
-        let retention_ms = match self.core.settings().offsets_retention.as_millis() as u64 {
-            0 => u64::MAX,
-            retention_ms => retention_ms,
-        };
-        for cell in coordinator.cells() {
-            let now = coordinator.now();
-            let is_expired = |group: &Group| group.is_expired(retention_ms, now);
-            if !is_expired(&cell.state.lock().group) {
-                continue;
-            }
-            let removed =
-                self.remove(&cell, |group| if is_expired(group) { Ok(()) } else { Err(no_such_group(&cell.name)) });
-            let removed = removed.await;
-            if removed.is_ok() {
-                tracing::info!(group = %cell.name, "a consumer group without members was removed with its offsets");
-            }
-            note_failure(&cell, removed);
-        }
-    }
-
-    fn next_deadline(&self) -> Option<Duration> {
-        let now = self.table.now().steady_ms;
-        let deadlines = self.table.cells();
-        let deadlines = deadlines.iter().filter_map(|cell| cell.state.lock().group.next_deadline_ms());
-        let next = deadlines.chain(self.table.shares.next_deadline_ms()).min()?;
-        Some(Duration::from_millis(next.saturating_sub(now)))
-    }
-}
-
-/// Logs a failure of a timer, which tries again later. A deleted group is not a failure.
-fn note_failure(cell: &Cell, result: Outcome) {
-    if let Err(refused) = result
-        && refused.reason != Reason::NoSuchGroup
-    {
-        tracing::warn!(group = %cell.name, error = %refused.error, "a consumer group could not be saved");
-    }
-}
-
-/// Runs the timers of all groups for as long as the broker exists.
-pub(crate) async fn keep_time(groups: Weak<Groups>) {
-    let mut expiry = tokio::time::interval(EXPIRY_INTERVAL);
-    let mut is_expiry_due = false;
-    while let Some(groups) = groups.upgrade() {
-        let changed = groups.table.changed.clone();
-        let catalog = groups.core.catalog_changed.clone();
-        let wait = match groups.restored().await {
-            Ok(_) => {
-                if is_expiry_due {
-                    groups.expire().await;
-                }
-                groups.tick().await;
-                groups.next_deadline().unwrap_or(EXPIRY_INTERVAL).min(EXPIRY_INTERVAL)
-            }
-            Err(error) => {
-                tracing::error!(%error, "consumer groups cannot be restored");
-                EXPIRY_INTERVAL
-            }
-        };
-        // The broker may be dropped in the meantime.
-        drop(groups);
-        tokio::time::sleep(TICK).await;
-        is_expiry_due = tokio::select! {
-            () = tokio::time::sleep(wait) => false,
-            () = changed.notified() => false,
-            () = catalog.notified() => false,
-            _ = expiry.tick() => true,
-        };
     }
 }
 

@@ -19,6 +19,12 @@ impl Groups {
         Ok(coordinator)
     }
 
+    /// Restores all groups. To be called when clients can connect: the sessions of members begin, which could otherwise
+    /// end before a heartbeat can arrive.
+    pub async fn open(&self) -> Result<()> {
+        self.restored().await.map(drop)
+    }
+
     /// Forgets all groups, as a restart does: the next call restores them from their log.
     pub(crate) async fn forget(&self) {
         let table = &self.table;
@@ -40,7 +46,7 @@ impl Groups {
 
     async fn restore(&self) -> Result<()> {
         let coordinator = &self.table;
-        let groups = read_groups(&self.core, coordinator.now()).await?;
+        let groups = read_groups(&self.core, || coordinator.now()).await?;
         let mut offsets = 0;
         let mut cells = HashMap::new();
         for (name, mut group) in groups {

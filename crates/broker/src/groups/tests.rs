@@ -48,7 +48,7 @@ async fn kept_and_found(broker: &Broker) -> (Kept, Kept) {
     let now = broker.groups.table().now();
     let cells = broker.groups.table().cells();
     let kept = cells.iter().map(|cell| (cell.name.clone(), cell.state.lock().group.committed().clone()));
-    let found = super::log::read_groups(broker, now).await.expect("readable");
+    let found = super::log::read_groups(broker, || now).await.expect("readable");
     let found = found.into_iter().map(|(name, group)| (name, group.committed().clone()));
     (kept.collect(), found.collect())
 }
@@ -181,7 +181,7 @@ async fn epochs_found_again_are_above_all_that_were_given_out() {
         let who = join(&format!("m{i}"), "t").who;
         broker.groups.leave(&group("g"), &who, false).await.expect("left");
         if i % 100 == 0 {
-            let found = super::log::read_groups(&broker, broker.groups.table().now()).await.expect("readable");
+            let found = super::log::read_groups(&broker, || broker.groups.table().now()).await.expect("readable");
             assert!(found[&group("g")].epoch() >= last);
             assert!(found[&group("g")].is_expired(0, broker.groups.table().now()), "it is known to have no members");
         }

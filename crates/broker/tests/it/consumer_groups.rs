@@ -275,7 +275,7 @@ async fn internal_topics_are_read_only() {
     let extents = broker.describe_topic(OFFSETS_TOPIC).expect("a topic").partitions;
     let (source, end) =
         extents.iter().enumerate().find_map(|(i, e)| (e.end > 0).then_some((i as u32, e.end))).expect("records");
-    assert_eq!(end, 2, "the group and its offset");
+    assert_eq!(end, 3, "the group, its member and its offset");
     let mut out = Vec::new();
     while follow.next(source) < end {
         within("a record", subscription.next(&mut out)).await.expect("it goes on");

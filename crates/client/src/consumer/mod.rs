@@ -22,7 +22,7 @@ use crate::session::Session;
 use crate::subscription::{Batch, Message, SubscriptionBuilder};
 use crate::topics::describe_topic;
 use member::{Member, Terms};
-use reader::{Read, Reader, Readers};
+use reader::{Read, Reader, Readers, at_of};
 
 /// Default interval of automatic commits.
 const AUTO_COMMIT: Duration = Duration::from_secs(5);
@@ -532,7 +532,10 @@ impl Consumer {
                 let (topic, partition) = reader.place();
                 ConsumerEvent::End { topic, partition, end }
             }
-            Read::Over => return Ok(None),
+            Read::Over => {
+                self.named.entry(reader.at.topic).and_modify(|is_told| *is_told = true);
+                return Ok(None);
+            }
             Read::Failed(error) => return Err(error),
         };
         if owned.is_paused {
@@ -778,10 +781,6 @@ impl Current {
     fn position(&self) -> Offset {
         self.messages.front().map_or(self.batch.batch.next_offset(), |message| message.record.offset)
     }
-}
-
-fn at_of(topic: &str, partition: PartitionId) -> Result<TopicPartition> {
-    Ok(TopicPartition { topic: TopicName::parse(topic)?, partition })
 }
 
 fn messages_of(batch: &Batch) -> Result<VecDeque<Message>> {

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use engine::{Error, ErrorKind, Missing, Offset, Overflow, PartitionId, RecordBatch, Result, Start, TopicPartition};
+use engine::{
+    Error, ErrorKind, Missing, Offset, Overflow, PartitionId, RecordBatch, Result, Start, TopicName, TopicPartition,
+};
 use futures_util::future::{AbortHandle, Abortable, BoxFuture};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use wire::{Push, Subscribe};
@@ -191,6 +193,10 @@ impl Reader {
             open.grant(std::mem::take(&mut self.unreported_bytes));
         }
     }
+}
+
+pub(super) fn at_of(topic: &str, partition: PartitionId) -> Result<TopicPartition> {
+    Ok(TopicPartition { topic: TopicName::parse(topic)?, partition })
 }
 
 type Step = Abortable<BoxFuture<'static, (Reader, Read)>>;

@@ -147,6 +147,8 @@ pub(super) struct Member {
     /// Deadline of the release while `revoking` is not empty.
     pub(super) revocation_ends_ms: Option<u64>,
     pub(super) is_away: bool,
+    /// `true` if its subscription is not known after a restart.
+    pub(super) must_join: bool,
     /// Number that rises whenever there is something new to send to the member.
     pub(super) news: u64,
     pub(super) told: u64,
@@ -258,6 +260,7 @@ impl Group {
         member.host = join.host;
         member.client.truncate(member.client.floor_char_boundary(CLIENT_BYTES_MAX));
         member.face = None;
+        member.must_join = false;
         member.topics = topics;
         member.assignor = join.assignor;
         member.session_timeout_ms = join.session_timeout_ms;
@@ -568,7 +571,8 @@ impl Group {
         if who.instance.as_ref().and_then(|i| self.instances.get(i)).is_some_and(|other| other != id) {
             return Err(wait::replaced(name, id));
         }
-        self.members.get_mut(id).ok_or_else(|| wait::unknown(name, id.as_str()))
+        let member = self.members.get_mut(id).filter(|member| !member.must_join);
+        member.ok_or_else(|| wait::unknown(name, id.as_str()))
     }
 
     /// Returns a member whose epoch is one that it may have received.
@@ -781,6 +785,7 @@ impl Member {
             session_ends_ms: 0,
             revocation_ends_ms: None,
             is_away: false,
+            must_join: false,
             news: 0,
             told: 0,
             beats: 0,

@@ -345,3 +345,41 @@ fn a_change_may_rebalance_twice() {
         assert_eq!(group.epoch(), before + 2);
     }
 }
+
+/// A rule of a door is not recorded. After a restart its member has to join again, and until then or the end of its
+/// session nobody else gets its partitions.
+#[test]
+fn members_with_a_rule_join_again_and_keep_their_partitions_until_then() {
+    let mut topics = Topics::default();
+    topics.set("a", 2);
+    let mut group = new_group();
+    let mut log = Log::default();
+    let rule = || vec![Pattern::Rule(crate::pattern::Rule::new("a|b", "", |topic| topic.as_str() == "a"))];
+    let clients = ["by-name", "by-rule"].map(|name| Client::new(name, None).who);
+    let turn = |group: &mut Group, log: &mut Log, who: &Identity, beat: Result<u64, GroupError>| {
+        let beat = beat?;
+        group.reconcile(who, BEGIN)?;
+        log.note(group);
+        group.answer(who, beat, true).map(|turn| turn.assignment.expect("all of them"))
+    };
+    let join = |group: &mut Group, log: &mut Log, who: &Identity, patterns| {
+        log.save(group, true);
+        let beat = group.join(join_of(who.clone(), patterns), &topics, BEGIN);
+        turn(group, log, who, beat).expect("joined")
+    };
+    assert_eq!(join(&mut group, &mut log, &clients[1], rule()).len(), 2);
+    let mut group = log.restore(BEGIN);
+    assert_eq!(join(&mut group, &mut log, &clients[0], patterns("a")), [], "they are still read");
+    let beat = group.beat(&clients[1], 1, None, &topics, BEGIN);
+    let refused = turn(&mut group, &mut log, &clients[1], beat).expect_err("its subscription is not known");
+    assert_eq!(refused.reason, Reason::UnknownMember);
+    assert_eq!(join(&mut group, &mut log, &clients[1], rule()).len(), 1);
+    let beat = group.beat(&clients[0], group.epoch() - 1, None, &topics, BEGIN);
+    assert_eq!(turn(&mut group, &mut log, &clients[0], beat).expect("a member").len(), 1);
+
+    // Without a heartbeat its session ends.
+    let mut group = log.restore(BEGIN);
+    log.save(&mut group, false);
+    let later = Now { steady_ms: BEGIN.steady_ms + 10_000, ..BEGIN };
+    assert!(group.expire(later).contains(&clients[1].member));
+}

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | instance id | optional text |
 //! | names of its program and of its host | text, text |
-//! | topics to which it subscribes | list of text |
+//! | topics to which it subscribes; none if only its client knows which it may read | optional list of text |
 //! | assignor | u8 |
 //! | session timeout, rebalance timeout, ms | u32, u32 |
 //! | its epoch, and the lowest epoch that it may send | u32, u32 |
@@ -31,6 +31,7 @@ use super::shared::Face;
 use crate::error::Result;
 use crate::fields::{Fields, put_list, put_optional, put_partitions, put_text};
 use crate::ids::TopicPartition;
+use crate::limits::GROUP_RECORDED_BYTES_MAX;
 use crate::pattern::Pattern;
 
 /// Member as the topic of offsets holds it.
@@ -39,7 +40,8 @@ pub struct SavedMembership {
     pub instance: Option<InstanceId>,
     pub client: String,
     pub host: String,
-    pub topics: Vec<Pattern>,
+    /// `None` if only its client can tell.
+    pub topics: Option<Vec<Pattern>>,
     pub assignor: Assignor,
     pub session_timeout_ms: u32,
     pub rebalance_timeout_ms: u32,
@@ -60,7 +62,9 @@ impl SavedMembership {
         put_optional(out, self.instance.as_ref(), |out, instance| put_text(out, instance.as_str()));
         put_text(out, &self.client);
         put_text(out, &self.host);
-        put_list(out, &self.topics, |out, topic| put_text(out, topic.as_str()));
+        put_optional(out, self.topics.as_ref(), |out, topics| {
+            put_list(out, topics, |out, topic| put_text(out, topic.as_str()));
+        });
         out.put_u8(self.assignor as u8);
         out.put_u32(self.session_timeout_ms);
         out.put_u32(self.rebalance_timeout_ms);
@@ -81,7 +85,7 @@ impl SavedMembership {
             instance: fields.optional(|fields| InstanceId::parse(fields.text()?))?,
             client: fields.text()?.to_owned(),
             host: fields.text()?.to_owned(),
-            topics: fields.list(|fields| Pattern::parse(fields.text()?))?,
+            topics: fields.optional(|fields| fields.list(|fields| Pattern::parse(fields.text()?)))?,
             assignor: fields.code(Assignor::from_code)?,
             session_timeout_ms: fields.u32()?,
             rebalance_timeout_ms: fields.u32()?,
@@ -97,39 +101,48 @@ impl SavedMembership {
 }
 
 impl Member {
-    /// Returns the member as it was saved. Its session begins again, and its next heartbeat gets all its partitions.
-    pub(super) fn restored(saved: SavedMembership, now: Now) -> Self {
-        let session_ends_ms = now.steady_ms + u64::from(saved.session_timeout_ms);
-        let revocation_ends_ms = now.steady_ms + u64::from(saved.rebalance_timeout_ms);
+    /// Returns the member as it was saved. Its next heartbeat gets all its partitions. If its subscription is unknown,
+    /// it has to release them and join again.
+    pub(super) fn restored(saved: SavedMembership) -> Self {
         let mut member = Self::new(saved.instance);
         member.client = saved.client;
         member.host = saved.host;
-        member.topics = saved.topics;
+        member.must_join = saved.topics.is_none();
+        member.topics = saved.topics.unwrap_or_default();
         member.assignor = saved.assignor;
         member.session_timeout_ms = saved.session_timeout_ms;
         member.rebalance_timeout_ms = saved.rebalance_timeout_ms;
         (member.epoch, member.shown_epoch) = (saved.epoch, saved.shown_epoch);
         member.is_away = saved.is_away;
-        member.revocation_ends_ms = (!saved.revoking.is_empty()).then_some(revocation_ends_ms);
         (member.assigned, member.revoking, member.gone) = (saved.assigned, saved.revoking, saved.gone);
-        member.session_ends_ms = session_ends_ms;
+        if member.must_join {
+            member.revoking.append(&mut member.assigned);
+        }
         member.news = 1;
         let face = saved.classic.map(|(protocol_type, protocols)| Box::new(Face::restored(protocol_type, protocols)));
         member.face = face;
         member
     }
 
-    /// Returns the member for the topic of offsets; `None` if its subscription depends on the permissions of its
-    /// client, so that only the client can renew it.
-    pub(super) fn to_save(&self) -> Option<SavedMembership> {
-        if self.topics.iter().any(|topic| matches!(topic, Pattern::Rule(_))) {
-            return None;
-        }
-        Some(SavedMembership {
+    /// Starts the session and the time for a release again.
+    pub(super) fn renew(&mut self, now: Now) {
+        self.session_ends_ms = now.steady_ms + u64::from(self.session_timeout_ms);
+        let release_ends_ms = now.steady_ms + u64::from(self.rebalance_timeout_ms);
+        self.revocation_ends_ms = (!self.revoking.is_empty()).then_some(release_ends_ms);
+    }
+
+    /// Returns the member for the topic of offsets. A rule of a door is not saved, nor are protocols that are too large
+    /// for that.
+    pub(super) fn to_save(&self) -> SavedMembership {
+        let is_rule = |topic: &Pattern| matches!(topic, Pattern::Rule(_));
+        let is_large = self.face.as_ref().is_some_and(|face| face.held_bytes() > GROUP_RECORDED_BYTES_MAX);
+        let face = self.face.as_ref().filter(|_| !is_large);
+        let is_known = !self.must_join && !is_large && !self.topics.iter().any(is_rule);
+        SavedMembership {
             instance: self.instance.clone(),
             client: self.client.clone(),
             host: self.host.clone(),
-            topics: self.topics.clone(),
+            topics: is_known.then(|| self.topics.clone()),
             assignor: self.assignor,
             session_timeout_ms: self.session_timeout_ms,
             rebalance_timeout_ms: self.rebalance_timeout_ms,
@@ -139,7 +152,7 @@ impl Member {
             assigned: self.assigned.clone(),
             revoking: self.revoking.clone(),
             gone: self.gone.clone(),
-            classic: self.face.as_ref().map(|face| (face.protocol_type.clone(), face.protocols.clone())),
-        })
+            classic: face.map(|face| (face.protocol_type.clone(), face.protocols.clone())),
+        }
     }
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::MemberId;
 use super::generation::SavedGeneration;
 use super::group::{Group, Member, Now};
 use super::membership::SavedMembership;
 use super::offsets::Change;
 use super::record::{OffsetsRecord, SavedGroup};
+use super::wait::Outcome;
+use super::{Identity, MemberId};
 use crate::ids::{TopicName, TopicPartition};
 
 /// Number of epochs that one record in the topic of offsets allows.
@@ -45,16 +46,17 @@ impl Group {
     }
 
     /// Restores a member for which the broker assigns; `None` if it is void.
-    pub fn restore_member(&mut self, id: MemberId, saved: Option<SavedMembership>, now: Now) {
+    pub fn restore_member(&mut self, id: MemberId, saved: Option<SavedMembership>) {
         match saved {
-            Some(saved) => self.members.insert(id, Member::restored(saved, now)),
+            Some(saved) => self.members.insert(id, Member::restored(saved)),
             None => self.members.remove(&id),
         };
     }
 
-    /// Completes the restoration, after all records. The next change starts an epoch, in which members keep the
-    /// partitions that they have.
-    pub fn restored(&mut self) {
+    /// Completes the restoration, after all records: the sessions of members begin again. The next change starts an
+    /// epoch, in which members keep the partitions that they have.
+    pub fn restored(&mut self, now: Now) {
+        self.classic.renew_sessions(now);
         if !self.classic.members.is_empty() {
             // The broker was about to assign for them, and no member has been told.
             self.unrecorded.extend(std::mem::take(&mut self.members).into_keys());
@@ -66,6 +68,7 @@ impl Group {
             member.assigned.retain(&mut is_first);
             member.revoking.retain(&mut is_first);
             member.gone.retain(|partition| member.revoking.contains(partition));
+            member.renew(now);
             if let Some(instance) = &member.instance {
                 self.instances.insert(instance.clone(), id.clone());
             }
@@ -87,7 +90,7 @@ impl Group {
         let member = |id: &MemberId| OffsetsRecord::Member {
             group: group.clone(),
             member: id.clone(),
-            saved: self.members.get(id).and_then(Member::to_save),
+            saved: self.members.get(id).map(Member::to_save),
         };
         let generation = || OffsetsRecord::Generation { group: group.clone(), saved: self.classic.to_record() };
         self.unrecorded.iter().map(member).chain((!self.classic.is_recorded()).then(generation)).collect()
@@ -99,6 +102,13 @@ impl Group {
         if !self.classic.is_recorded() {
             self.classic.recorded();
         }
+    }
+
+    /// Checks that a member is still one after its answer had to wait. Only the member can be silent, not the log.
+    pub fn confirm(&mut self, who: &Identity, now: Now) -> Outcome {
+        let member = self.find(who)?;
+        member.session_ends_ms = now.steady_ms + u64::from(member.session_timeout_ms);
+        Ok(())
     }
 
     /// Returns the topics of all committed offsets, and of all partitions that a member has.

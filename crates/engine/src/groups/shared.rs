@@ -37,7 +37,7 @@ impl Face {
         self.protocols.first().map_or("", |protocol| &protocol.name)
     }
 
-    fn held_bytes(&self) -> usize {
+    pub(super) fn held_bytes(&self) -> usize {
         self.protocols.iter().map(Protocol::bytes).sum()
     }
 }
@@ -104,6 +104,7 @@ impl Group {
         let ticket = self.classic.ticket();
         let member = self.members.entry(id.clone()).or_insert_with(|| Member::new(who.instance.clone()));
         let is_same = member.epoch > 0 && member.topics == subscription.topics;
+        member.must_join = false;
         member.client = join.client;
         member.host = join.host;
         member.topics = subscription.topics;

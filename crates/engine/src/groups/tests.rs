@@ -132,10 +132,10 @@ impl Log {
                 OffsetsRecord::Offset { change, .. } => group.restore_offset(change),
                 OffsetsRecord::Group { saved, .. } => group.restore(saved.expect("never deleted here")),
                 OffsetsRecord::Generation { saved, .. } => group.restore_generation(saved, now),
-                OffsetsRecord::Member { member, saved, .. } => group.restore_member(member, saved, now),
+                OffsetsRecord::Member { member, saved, .. } => group.restore_member(member, saved),
             }
         }
-        group.restored();
+        group.restored(now);
         group
     }
 }
@@ -523,13 +523,14 @@ fn saved_member(name: &str, partition: u32, bytes: &[u8]) -> SavedMember {
 /// Returns a member whose optional fields are set if the partition is odd.
 fn membership(epoch: u32, number: u32, bytes: &[u8]) -> SavedMembership {
     let SavedMember { instance, client, host, protocols, reads, .. } = saved_member("m1", number, bytes);
+    let topics = instance.is_none().then(|| patterns("a,b.*"));
     SavedMembership {
         classic: instance.is_some().then(|| ("consumer".into(), protocols)),
         is_away: instance.is_some(),
         instance,
         client,
         host,
-        topics: patterns("a,b.*"),
+        topics,
         assignor: Assignor::Range,
         session_timeout_ms: number,
         rebalance_timeout_ms: 5_000,

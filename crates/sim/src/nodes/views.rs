@@ -166,7 +166,8 @@ async fn open(broker: Arc<Broker>) -> Result<(), Error> {
         broker.create_topic(TOPIC, settings).await?;
     }
     let cache = broker.caches.create(CACHE, CacheSettings { is_durable: true, ..CacheSettings::default() })?;
-    cache.settled().wait().await
+    cache.settled().wait().await?;
+    broker.groups.open().await
 }
 
 impl Views {

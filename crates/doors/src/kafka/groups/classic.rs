@@ -133,9 +133,15 @@ pub(in super::super) async fn sync(
     caller: &Caller,
     request: SyncGroupRequest,
 ) -> SyncGroupResponse {
-    or_leave(caller, try_sync(broker, caller, request))
-        .await
-        .unwrap_or_else(|refused| SyncGroupResponse { error_code: refused.code.0, ..Default::default() })
+    or_leave(caller, try_sync(broker, caller, request)).await.unwrap_or_else(|refused| {
+        // As in Kafka's `GroupCoordinator.handleSyncGroup`: clients do not expect that the coordinator is loading, and
+        // start again with a join.
+        let code = match refused.code {
+            Code::COORDINATOR_LOAD_IN_PROGRESS => Code::REBALANCE_IN_PROGRESS,
+            code => code,
+        };
+        SyncGroupResponse { error_code: code.0, ..Default::default() }
+    })
 }
 
 async fn try_sync(broker: &Arc<Broker>, caller: &Caller, request: SyncGroupRequest) -> Outcome<SyncGroupResponse> {

@@ -4,11 +4,8 @@ use super::{Classic, Member, Phase};
 use crate::groups::generation::{SavedGeneration, SavedMember};
 use crate::groups::wait::Wait;
 use crate::groups::{MemberId, Now};
+use crate::limits::GROUP_RECORDED_BYTES_MAX;
 use crate::pattern::Pattern;
-
-/// Maximum bytes of the metadata and assignments of members that are recorded. The members of a larger group have to
-/// join again after a restart.
-const RECORDED_BYTES_MAX: usize = 1 << 20;
 
 impl Classic {
     /// Restores the members and their assignments, as they were recorded. Their sessions begin again.
@@ -31,6 +28,11 @@ impl Classic {
         }
     }
 
+    /// Starts the sessions of all members again.
+    pub(in crate::groups) fn renew_sessions(&mut self, now: Now) {
+        self.members.values_mut().for_each(|member| member.renew_session(now));
+    }
+
     /// Returns `true` if the topic of offsets has the members and their assignments. While members join, it keeps those
     /// of the generation before: they are still members.
     pub(in crate::groups) fn is_recorded(&self) -> bool {
@@ -44,7 +46,7 @@ impl Classic {
     /// Returns the members and their assignments for the topic of offsets; `None` if there are none, or if they are too
     /// large.
     pub(in crate::groups) fn to_record(&self) -> Option<SavedGeneration> {
-        if self.phase != Phase::Stable || self.held_bytes() > RECORDED_BYTES_MAX {
+        if self.phase != Phase::Stable || self.held_bytes() > GROUP_RECORDED_BYTES_MAX {
             return None;
         }
         Some(SavedGeneration {

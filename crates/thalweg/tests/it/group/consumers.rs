@@ -347,7 +347,7 @@ async fn a_broken_wire_is_no_rebalance() {
     assert_eq!((summary.lag, summary.offsets), (0, 3));
 }
 
-/// With a broker on disk that is killed or stopped, members rejoin automatically and continue after their commits.
+/// When a broker on disk is killed or stopped and starts again, members are still in their group and read on.
 #[tokio::test]
 async fn members_and_committed_offsets_survive_the_broker() {
     let data = tempfile::tempdir().expect("a folder");
