@@ -304,8 +304,11 @@ func transform() {
 		if !isGood {
 			failed("tx-out", failure.Err())
 		}
-		if err != nil {
+		for err != nil {
 			failed("tx-out", err)
+			time.Sleep(100 * time.Millisecond)
+			// The documentation of EndTransaction: after a commit whose outcome is unknown, try to abort.
+			_, err = session.End(ctx, kgo.TryAbort)
 		}
 	}
 }
