@@ -270,11 +270,16 @@ func consume() {
 
 // transform reads a topic, writes its records to another one, and commits both in transactions.
 func transform() {
-	session, err := kgo.NewGroupTransactSession(
-		kgo.SeedBrokers(servers...), kgo.TransactionalID("franz-go"), kgo.ConsumerGroup("franz-go-tx"),
-		kgo.ConsumeTopics(topic("tx-in")), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.RequireStableFetchOffsets())
-	check(err)
-	defer session.Close()
+	open := func() *kgo.GroupTransactSession {
+		session, err := kgo.NewGroupTransactSession(
+			kgo.SeedBrokers(servers...), kgo.TransactionalID("franz-go"), kgo.ConsumerGroup("franz-go-tx"),
+			kgo.ConsumeTopics(topic("tx-in")), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+			kgo.RequireStableFetchOffsets())
+		check(err)
+		return session
+	}
+	session := open()
+	defer func() { session.Close() }()
 	done := map[int32]int64{}
 	var until map[int32]int64
 	for !isComplete(done, until) {
@@ -304,11 +309,12 @@ func transform() {
 		if !isGood {
 			failed("tx-out", failure.Err())
 		}
-		for err != nil {
+		if err != nil {
 			failed("tx-out", err)
-			time.Sleep(100 * time.Millisecond)
-			// The documentation of EndTransaction: after a commit whose outcome is unknown, try to abort.
-			_, err = session.End(ctx, kgo.TryAbort)
+			// The documentation of End: no error can be tried again. Only a new session learns whether the transaction
+			// was committed: it reads on at the group's offsets.
+			session.Close()
+			session = open()
 		}
 	}
 }
