@@ -149,6 +149,8 @@ pub(super) struct Member {
     pub(super) is_away: bool,
     /// `true` if its subscription is not known after a restart.
     pub(super) must_join: bool,
+    /// `true` if the topic of offsets has a record of it, under its present id.
+    pub(super) has_record: bool,
     /// Number that rises whenever there is something new to send to the member.
     pub(super) news: u64,
     pub(super) told: u64,
@@ -310,12 +312,13 @@ impl Group {
         if before == who.member {
             return;
         }
-        if let Some(member) = self.members.remove(&before) {
+        if let Some(mut member) = self.members.remove(&before) {
+            self.erase(&before, std::mem::take(&mut member.has_record));
             for partition in member.assigned.iter().chain(&member.revoking) {
                 self.owners.insert(partition.clone(), who.member.clone());
             }
             self.members.insert(who.member.clone(), member);
-            self.unrecorded.extend([before.clone(), who.member.clone()]);
+            self.unrecorded.insert(who.member.clone());
         }
         if let Some(target) = self.target.remove(&before) {
             self.target.insert(who.member.clone(), target);
@@ -366,9 +369,7 @@ impl Group {
     pub fn set_session_timeout(&mut self, who: &Identity, epoch: u32, timeout_ms: u32) -> Outcome<bool> {
         let member = self.member(who, epoch)?;
         let is_changed = std::mem::replace(&mut member.session_timeout_ms, timeout_ms) != timeout_ms;
-        if is_changed {
-            self.unrecorded.insert(who.member.clone());
-        }
+        self.unrecorded.extend(is_changed.then(|| who.member.clone()));
         Ok(is_changed)
     }
 
@@ -424,7 +425,7 @@ impl Group {
             if let Some(instance) = member.instance {
                 self.instances.remove(&instance);
             }
-            self.unrecorded.insert(id);
+            self.erase(&id, member.has_record);
         }
         if self.members.len() < before {
             if self.members.is_empty() {
@@ -571,14 +572,16 @@ impl Group {
         if who.instance.as_ref().and_then(|i| self.instances.get(i)).is_some_and(|other| other != id) {
             return Err(wait::replaced(name, id));
         }
-        let member = self.members.get_mut(id).filter(|member| !member.must_join);
-        member.ok_or_else(|| wait::unknown(name, id.as_str()))
+        self.members.get_mut(id).ok_or_else(|| wait::unknown(name, id.as_str()))
     }
 
     /// Returns a member whose epoch is one that it may have received.
     pub(super) fn member(&mut self, who: &Identity, epoch: u32) -> Outcome<&mut Member> {
         let name = self.name.clone();
         let member = self.find(who)?;
+        if member.must_join {
+            return Err(wait::unknown(&name, who.member.as_str()));
+        }
         if epoch < member.shown_epoch || epoch > member.epoch {
             let reason = if member.face.is_some() { Reason::StaleGeneration } else { Reason::StaleEpoch };
             return Err(GroupError::new(
@@ -786,6 +789,7 @@ impl Member {
             revocation_ends_ms: None,
             is_away: false,
             must_join: false,
+            has_record: false,
             news: 0,
             told: 0,
             beats: 0,

@@ -377,9 +377,42 @@ fn members_with_a_rule_join_again_and_keep_their_partitions_until_then() {
     let beat = group.beat(&clients[0], group.epoch() - 1, None, &topics, BEGIN);
     assert_eq!(turn(&mut group, &mut log, &clients[0], beat).expect("a member").len(), 1);
 
+    // It may also leave.
+    let mut group = log.restore(BEGIN);
+    log.save(&mut group, false);
+    group.leave(&clients[1], false, BEGIN).expect("a member");
+    assert_eq!(group.members_len(), 1);
+
     // Without a heartbeat its session ends.
     let mut group = log.restore(BEGIN);
     log.save(&mut group, false);
     let later = Now { steady_ms: BEGIN.steady_ms + 10_000, ..BEGIN };
     assert!(group.expire(later).contains(&clients[1].member));
+}
+
+/// Members that come and go while nothing can be written need no records: they would be ever more.
+#[test]
+fn members_without_a_record_leave_nothing_to_record() {
+    let mut topics = Topics::default();
+    topics.set("a", 2);
+    let mut group = new_group();
+    let mut log = Log::default();
+    let join = |group: &mut Group, log: &mut Log, name: &str| {
+        log.save(group, true);
+        let who = Client::new(name, None).who;
+        group.join(join_of(who.clone(), patterns("a")), &topics, BEGIN).expect("there is room");
+        who
+    };
+    let recorded = join(&mut group, &mut log, "recorded");
+    log.note(&mut group);
+    for number in 0..10 {
+        let who = join(&mut group, &mut log, &format!("m{number}"));
+        assert_eq!(group.to_records().len(), 1);
+        group.leave(&who, false, BEGIN).expect("a member");
+        assert!(group.is_recorded());
+    }
+    log.save(&mut group, false);
+    group.leave(&recorded, false, BEGIN).expect("a member");
+    let records = group.to_records();
+    assert!(matches!(&records[..], [OffsetsRecord::Member { saved: None, .. }]), "{records:?}");
 }

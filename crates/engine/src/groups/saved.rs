@@ -69,6 +69,7 @@ impl Group {
             member.revoking.retain(&mut is_first);
             member.gone.retain(|partition| member.revoking.contains(partition));
             member.renew(now);
+            member.has_record = true;
             if let Some(instance) = &member.instance {
                 self.instances.insert(instance.clone(), id.clone());
             }
@@ -98,9 +99,21 @@ impl Group {
 
     /// Notes that the records about the members were appended.
     pub fn recorded(&mut self) {
-        self.unrecorded.clear();
+        for id in std::mem::take(&mut self.unrecorded) {
+            self.members.get_mut(&id).into_iter().for_each(|member| member.has_record = true);
+        }
         if !self.classic.is_recorded() {
             self.classic.recorded();
+        }
+    }
+
+    /// Has the record of a member that is gone deleted, if there is one: members that come and go while nothing can be
+    /// written leave nothing behind.
+    pub(super) fn erase(&mut self, id: &MemberId, has_record: bool) {
+        if has_record {
+            self.unrecorded.insert(id.clone());
+        } else {
+            self.unrecorded.remove(id);
         }
     }
 
