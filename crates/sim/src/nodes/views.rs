@@ -62,11 +62,11 @@ impl Drop for Views {
 struct Task {
     begun: Time,
     handle: JoinHandle<Result<Answer, Error>>,
-    /// What waits for the call, if something does.
+    /// Key or member that waits for the call, if one does.
     busy: Option<Busy>,
 }
 
-/// What has one call at a time.
+/// Key or member, of which each has one call at a time.
 #[derive(Clone, Copy)]
 pub enum Busy {
     /// Key of the cache that is put.
