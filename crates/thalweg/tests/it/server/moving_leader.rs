@@ -286,11 +286,13 @@ async fn send_messages(client: Client) -> BTreeSet<u64> {
     sent
 }
 
-/// Receives messages until `is_done`, and returns all of them.
+/// Receives messages until `is_done` and every lease has ended, and returns all of them. A lease whose answer was lost
+/// when the leader moved keeps its message for the whole of its time.
 async fn receive_messages(client: Client, is_done: Arc<AtomicBool>) -> BTreeSet<u64> {
     let jobs = client.queue("jobs");
     let mut received = BTreeSet::new();
-    let receive = Receive { wait: Duration::from_millis(300), ..Receive::default() };
+    let lease = Duration::from_secs(1);
+    let receive = Receive { wait: lease * 2, lease: Some(lease), ..Receive::default() };
     loop {
         let was_done = is_done.load(Ordering::Relaxed);
         let messages = within("a receive", jobs.receive(&receive)).await.expect("received").messages;
