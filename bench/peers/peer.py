@@ -34,14 +34,20 @@ def free_ports(count):
         return [one.getsockname()[1] for one in sockets]
 
 
+def answers(port, asked, answer):
+    """Returns True if a server on this machine gives an answer that begins like this."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as one:
+        one.sendall(asked)
+        return one.recv(len(answer)) == answer
+    return False
+
+
 def await_answer(server, port, asked, answer, seconds):
     """Waits until a server on this machine gives this answer. Returns False if it does not within this time."""
     end = time.monotonic() + seconds
     while server.poll() is None and time.monotonic() < end:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as one:
-            one.sendall(asked)
-            if one.recv(len(answer)) == answer:
-                return True
+        if answers(port, asked, answer):
+            return True
         time.sleep(LOOK_SECONDS)
     return False
 

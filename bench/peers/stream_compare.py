@@ -7,16 +7,13 @@ minute to minute; the table has the median of all rounds and their spread. The s
 """
 
 import argparse
-import contextlib
-import json
 import os
 import shlex
-import statistics
 import subprocess
-import sys
 import tempfile
 
 import peer
+import rounds
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -107,81 +104,21 @@ def run(options, command):
             peer.stop(process)
     if process.returncode != 0:
         peer.fail(f"{shlex.join(words)} ended with {process.returncode}")
-    for line in reversed(out.splitlines()):
-        with contextlib.suppress(ValueError):
-            report = json.loads(line)
-            # The figures over time are for pages, not for tables.
-            report.pop("charts", None)
-            return report
-    peer.fail(f"{shlex.join(words)} printed no JSON")
-
-
-def figure(report, path):
-    for key in path.split("."):
-        report = (report or {}).get(key)
-    return report
-
-
-def rows(name, rounds):
-    """Returns a row for each figure and each peer that also reports it."""
-    found = []
-    for peer_name in [system for system in rounds if system != "thalweg"]:
-        for path, title in SCENARIOS[name]["figures"]:
-            pairs = [(figure(ours, path), figure(theirs, path))
-                     for ours, theirs in zip(rounds["thalweg"], rounds[peer_name])]
-            # A tool that reports whole milliseconds may report 0.
-            if not all(ours and theirs for ours, theirs in pairs):
-                continue
-            unit = 1e6 if path.endswith("bytes_max") else 1
-            ratios = sorted(ours / theirs for ours, theirs in pairs)
-            found.append({
-                "scenario": name, "figure": title, "peer": peer_name,
-                "thalweg": statistics.median(ours for ours, _ in pairs) / unit,
-                "theirs": statistics.median(theirs for _, theirs in pairs) / unit,
-                "ratio": {"min": ratios[0], "median": statistics.median(ratios), "max": ratios[-1]},
-            })
-    return found
-
-
-def print_table(table):
-    def show(value):
-        return f"{value:.0f}" if value >= 1000 else f"{value:.1f}"
-
-    print(f"{'scenario':14} {'figure':24} {'peer':15} {'thalweg':>12} {'peer':>12}  {'thalweg / peer':^26}")
-    print(f"{'':14} {'':24} {'':15} {'median':>12} {'median':>12}  {'min':>8} {'median':>8} {'max':>8}")
-    for row in table:
-        ratio = row["ratio"]
-        print(f"{row['scenario']:14} {row['figure']:24} {row['peer']:15} {show(row['thalweg']):>12}"
-              f" {show(row['theirs']):>12}  {ratio['min']:8.3g} {ratio['median']:8.3g} {ratio['max']:8.3g}")
+    return rounds.last_json(out, shlex.join(words))
 
 
 def main():
     options = read_arguments()
     peer.end_with_parent()
-    load_before, table, reports = os.getloadavg(), [], []
+    load_before, table, runs = os.getloadavg(), [], []
     for name in options.scenarios:
-        to_run = list(commands(options, name).items())
-        rounds = {system: [] for system, _ in to_run}
-        for turn in range(options.rounds):
-            for system, command in to_run if turn % 2 == 0 else reversed(to_run):
-                print(f"{name}, round {turn + 1} of {options.rounds}: {system}", file=sys.stderr)
-                rounds[system].append(run(options, command))
-        table += rows(name, rounds)
-        reports.append({"scenario": name, "rounds": rounds})
-    about = peer.machine()
-    commit = subprocess.run(["git", "-C", HERE, "describe", "--always", "--dirty"], capture_output=True, text=True)
-    about["commit"] = commit.stdout.strip()
-    about["load_average"] = {"before": load_before, "after": os.getloadavg()}
-    print(f"{options.rounds} rounds, each with every system in turn, Thalweg's topics in {options.storage},"
-          f" records x {options.scale:g}"
-          f"{', real time' if options.realtime else ''}")
-    print(f"{about['cpu']}, {about['cores']} CPUs, Linux {about['kernel']}, commit {about['commit']},"
-          f" load average {load_before[0]:.2f} before, {about['load_average']['after'][0]:.2f} after")
-    print_table(table)
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"machine": about, "options": vars(options), "table": table, "runs": reports}, file, indent=1)
-            file.write("\n")
+        to_run = commands(options, name)
+        found = rounds.alternate(name, list(to_run), options.rounds, lambda system: run(options, to_run[system]))
+        table += rounds.rows(name, SCENARIOS[name]["figures"], found)
+        runs.append({"scenario": name, "rounds": found})
+    note = (f"{options.rounds} rounds, each with every system in turn, Thalweg's topics in {options.storage},"
+            f" records x {options.scale:g}{', real time' if options.realtime else ''}")
+    rounds.finish("thalweg", note, options, load_before, table, runs)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -99,6 +100,7 @@ func main() {
 }
 
 func run(c config) (*result, error) {
+	var err error
 	switch {
 	case flag.NArg() > 0:
 		return nil, fmt.Errorf("unexpected argument %q", flag.Arg(0))
@@ -109,21 +111,21 @@ func run(c config) (*result, error) {
 	case c.Storage != "file" && c.Storage != "memory":
 		return nil, fmt.Errorf("unknown storage %q", c.Storage)
 	}
-	// Separate connections, like those of two programs.
-	sender, err := connect(c, jetstream.WithPublishAsyncMaxPending(c.InFlight))
-	if err != nil {
-		return nil, err
-	}
-	reader, err := connect(c)
-	if err != nil {
-		return nil, err
-	}
 	storage := jetstream.FileStorage
 	if c.Storage == "memory" {
 		storage = jetstream.MemoryStorage
 	}
 	settings := jetstream.StreamConfig{Name: stream, Subjects: []string{subject}, Storage: storage, Replicas: c.Replicas}
-	if _, err := sender.CreateStream(context.Background(), settings); err != nil {
+	if c.url, err = create(c.url, settings); err != nil {
+		return nil, err
+	}
+	// Separate connections, like those of two programs.
+	sender, _, err := connect(c.url, jetstream.WithPublishAsyncMaxPending(c.InFlight))
+	if err != nil {
+		return nil, err
+	}
+	reader, _, err := connect(c.url)
+	if err != nil {
 		return nil, err
 	}
 	consumer, err := reader.OrderedConsumer(context.Background(), stream, jetstream.OrderedConsumerConfig{})
@@ -268,14 +270,54 @@ func summarize(samples []time.Duration) *latency {
 	return &latency{len(samples), mean, rank(.5), rank(.9), rank(.99), rank(.999), rank(1)}
 }
 
-// connect opens a connection that never reconnects, so that a disconnection is visible.
-func connect(c config, options ...jetstream.JetStreamOpt) (jetstream.JetStream, error) {
-	onCut := func(nc *nats.Conn, _ error) { log.Print("connection cut: ", nc.LastError()) }
-	nc, err := nats.Connect(c.url, nats.NoReconnect(), nats.DisconnectErrHandler(onCut))
+// create makes the stream, and returns the URL of the server that leads it: a
+// publish to another server takes one hop more.
+func create(urls string, settings jetstream.StreamConfig) (string, error) {
+	js, nc, err := connect(urls)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", c.url, err)
+		return "", err
 	}
-	return jetstream.New(nc, options...)
+	defer nc.Close()
+	made, err := js.CreateStream(context.Background(), settings)
+	// A new cluster may not know all of its servers yet.
+	for begin := time.Now(); err != nil && time.Since(begin) < stall; {
+		time.Sleep(100 * time.Millisecond)
+		made, err = js.CreateStream(context.Background(), settings)
+	}
+	if err != nil {
+		return "", err
+	}
+	cluster := made.CachedInfo().Cluster
+	if cluster == nil {
+		return urls, nil
+	}
+	for url := range strings.SplitSeq(urls, ",") {
+		_, nc, err := connect(url)
+		if err != nil {
+			return "", err
+		}
+		name := nc.ConnectedServerName()
+		nc.Close()
+		if name == cluster.Leader {
+			return url, nil
+		}
+	}
+	return "", fmt.Errorf("no URL of the server %q, which leads the stream", cluster.Leader)
+}
+
+// connect opens a connection that never reconnects, so that a disconnection is visible.
+func connect(url string, options ...jetstream.JetStreamOpt) (jetstream.JetStream, *nats.Conn, error) {
+	onCut := func(nc *nats.Conn, err error) {
+		if err != nil {
+			log.Print("connection cut: ", err)
+		}
+	}
+	nc, err := nats.Connect(url, nats.NoReconnect(), nats.DisconnectErrHandler(onCut))
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", url, err)
+	}
+	js, err := jetstream.New(nc, options...)
+	return js, nc, err
 }
 
 // cpuTime returns the user and system time of this process so far.
