@@ -1,9 +1,9 @@
 //! Journal: an appended entry of any kind is durable once its position is synced.
 //!
-//! An append puts an entry into a queue and returns. A few threads take turns: one gathers all queued entries, writes
-//! them as one block and syncs. The next one gathers the entries that were appended since, after that sync or, if the
-//! block has a single entry, immediately. This way many small entries cost one sync, a single entry delays no other,
-//! and there is no timer. Blocks are finished in the order of their positions.
+//! An append puts an entry into a queue and returns. A few threads take turns (`threads.rs`): one gathers all queued
+//! entries, writes them as one block and syncs. The next one gathers the entries that were appended since, after that
+//! sync or, if the block has a single entry, immediately. This way many small entries cost one sync, a single entry
+//! delays no other, and there is no timer. Blocks are finished in the order of their positions.
 
 pub mod block;
 mod files;
@@ -11,6 +11,7 @@ mod gate;
 pub(crate) mod parts;
 pub mod recover;
 pub(crate) mod salvage;
+mod threads;
 pub(crate) mod through;
 mod write;
 
@@ -19,7 +20,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use bytes::Bytes;
 use engine::shard::ShardId;
@@ -31,6 +31,7 @@ use block::{BODIES_BYTES_MAX, ENTRIES_MAX, FileHead, PAGE_BYTES, ROW_BYTES};
 use files::{Files, JournalFile};
 pub(crate) use gate::Gate;
 use recover::Origin;
+use threads::Turns;
 use through::{PARTS_MAX, PLACES_MAX, Through};
 use write::{Writer, Written};
 
@@ -38,8 +39,6 @@ use crate::disk::{Disk, Pages};
 use crate::place::Place;
 use crate::room::Room;
 
-/// Idle time after which the last sync is sealed.
-const REST: Duration = Duration::from_millis(20);
 /// Minimum size of a file: room for a few blocks.
 const FILE_BYTES_MIN: u64 = 16 * PAGE_BYTES;
 /// Divisor of a file: the part that is not for records if no other file can be created; changes of the catalog continue
@@ -54,8 +53,6 @@ const LEFT_PART: u64 = 4;
 /// Divisor of a file: the part that a block of several entries takes at most, and thus what may stay unused at a file's
 /// end.
 const BLOCK_PART: u64 = 4;
-/// Delay before a file that could not be created is tried again.
-const TRY_AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug)]
 pub struct JournalSettings {
@@ -205,7 +202,7 @@ struct Shared {
     files: Files,
     queue: Mutex<Queue>,
     has_work: Condvar,
-    /// Held by the thread whose turn it is to gather and write.
+    /// Held by the thread whose turn it is to write.
     writer: Mutex<Writer>,
     finished: Mutex<Finished>,
     is_next: Condvar,
@@ -244,6 +241,7 @@ struct Queue {
     /// `true` if the source has to be called before the next block.
     is_called: bool,
     is_stopped: bool,
+    turns: Turns,
 }
 
 struct Finished {
@@ -357,8 +355,9 @@ impl Journal {
         // Without another file, only what fits into the present one, with its head, its end and a page for each.
         let has_next = files.counts().1 > 0;
         let fits = if has_next { u64::MAX } else { (writer.head.bytes - writer.at).saturating_sub(4 * PAGE_BYTES) };
-        let Some(entries) = self.shared.gather(&mut writer, Some(fits)) else { return false };
-        if entries.is_empty() && !seals {
+        let entries = self.shared.gather(fits);
+        let may_seal = seals && !writer.is_sealed && !self.has_work() && self.broken().is_none();
+        if entries.is_empty() && !may_seal {
             return false;
         }
         let written = self.shared.write(&mut writer, entries, 0);
@@ -395,8 +394,9 @@ impl Journal {
             queue.entries.push_back(entry);
         }
         let is_first = count == 0 && !queue.entries.is_empty();
+        let is_awaited = is_first && queue.turns.is_free();
         drop(queue);
-        if is_first {
+        if is_awaited {
             self.shared.has_work.notify_one();
         }
         Ok(())
@@ -433,9 +433,10 @@ impl Journal {
         if queue.is_stopped {
             return Err(stopped());
         }
-        let was_called = std::mem::replace(&mut queue.is_called, true);
+        let is_first = !std::mem::replace(&mut queue.is_called, true);
+        let is_awaited = is_first && queue.turns.is_free();
         drop(queue);
-        if !was_called {
+        if is_awaited {
             self.shared.has_work.notify_one();
         }
         Ok(())
@@ -610,68 +611,24 @@ impl Shared {
         }
     }
 
-    fn run(&self, thread: usize) {
-        loop {
-            let written = {
-                let mut writer = self.writer.lock();
-                self.gate.pass();
-                let Some(entries) = self.gather(&mut writer, None) else {
-                    return;
-                };
-                let mut written = self.write(&mut writer, entries, thread);
-                self.writing.store(0, Ordering::Relaxed);
-                // While it is synced, the next block gathers more: fewer syncs cost less than overlapping ones.
-                if written.entries.len() > 1 || !written.placed.is_empty() {
-                    self.sync(&mut written, thread);
-                }
-                written
-            };
-            self.finish(written, thread);
-        }
-    }
-
-    /// Takes queued entries, at most one block of them. Empty if the journal is idle and has to be sealed; `None` if it
-    /// has ended. With a limit of the bytes that fit, it does not wait: `None` if it has nothing to do, or no room.
-    fn gather(&self, writer: &mut Writer, fits: Option<u64>) -> Option<Vec<Entry>> {
+    /// Takes queued entries, at most one block of them and at most these bytes. Nothing if there are none, if the first
+    /// one does not fit, or if the journal is broken.
+    fn gather(&self, fits: u64) -> Vec<Entry> {
         let mut queue = self.queue.lock();
         let mut is_filled = false;
-        loop {
-            // Callers in the meantime do not delay a block that has entries: the next one calls the source again. If
-            // there is none, because the journal is broken, the source learns it now.
-            let is_last = || self.broken.get().is_some();
-            if queue.is_called && (!is_filled || queue.entries.is_empty() || is_last()) {
-                queue.is_called = false;
-                is_filled = true;
-                MutexGuard::unlocked(&mut queue, || self.source.get().iter().for_each(|source| source.fill()));
-                continue;
-            }
-            if !queue.entries.is_empty() {
-                break;
-            }
-            if queue.is_stopped || self.broken.get().is_some() {
-                // The last entries are sealed as well.
-                return (!writer.is_sealed && self.broken.get().is_none()).then(Vec::new);
-            }
-            if fits.is_some() {
-                return (!writer.is_sealed).then(Vec::new);
-            }
-            if writer.is_sealed {
-                self.has_work.wait(&mut queue);
-            } else if self.has_work.wait_for(&mut queue, REST).timed_out()
-                && queue.entries.is_empty()
-                && !queue.is_called
-            {
-                return Some(Vec::new());
-            }
+        // Callers in the meantime do not delay a block that has entries: the next one calls the source again. If there
+        // is none, because the journal is broken, the source learns it now.
+        let is_last = || self.broken.get().is_some();
+        while queue.is_called && (!is_filled || queue.entries.is_empty() || is_last()) {
+            queue.is_called = false;
+            is_filled = true;
+            MutexGuard::unlocked(&mut queue, || self.source.get().iter().for_each(|source| source.fill()));
         }
-        if self.broken.get().is_some() {
-            return None;
+        let fits_in = |first: &Entry| (first.body.len() + ROW_BYTES) as u64 <= fits;
+        if self.broken.get().is_some() || !queue.entries.front().is_some_and(fits_in) {
+            return Vec::new();
         }
-        let fits = fits.unwrap_or(u64::MAX);
         let room = BODIES_BYTES_MAX.min((self.file_bytes / BLOCK_PART).min(fits) as usize);
-        if queue.entries.front().is_some_and(|first| (first.body.len() + ROW_BYTES) as u64 > fits) {
-            return None;
-        }
         let mut count = 0;
         let mut bytes = 0;
         for entry in queue.entries.iter().take(ENTRIES_MAX - PLACES_MAX * PARTS_MAX) {
@@ -690,7 +647,7 @@ impl Shared {
         if let (true, Some(tell)) = (has_room, self.on_room.get()) {
             tell();
         }
-        Some(entries)
+        entries
     }
 
     fn synced(&self) -> u64 {
@@ -752,35 +709,6 @@ impl Shared {
         // Callers that wait for room are notified that there will be none.
         if let Some(tell) = self.on_room.get() {
             tell();
-        }
-    }
-
-    fn prepare_files(&self) {
-        let mut trouble = None;
-        loop {
-            let prepared = match self.place.check() {
-                Ok(()) => self.files.prepare_one(),
-                Err(error) => {
-                    self.break_off(&error);
-                    Ok(false)
-                }
-            };
-            match prepared {
-                Ok(true) => {
-                    trouble = None;
-                    self.notify_room();
-                    continue;
-                }
-                Ok(false) => {}
-                Err(error) => {
-                    if trouble.replace(error.message.clone()).is_none_or(|last| last != error.message) {
-                        tracing::warn!(%error, "cannot prepare the next file of the journal; retrying");
-                    }
-                }
-            }
-            if !self.files.wait(TRY_AGAIN) {
-                return;
-            }
         }
     }
 }
