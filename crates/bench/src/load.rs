@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use client::{BatchBuilder, Client, Error, Event, Publisher, Record, Result, Subscription};
+use client::{Addresses, BatchBuilder, Client, Error, Event, Publisher, Record, Result, Subscription};
 
 use crate::latency::Latencies;
 
@@ -158,6 +158,12 @@ impl Sink {
 pub(crate) fn cpu_seconds() -> f64 {
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9
+}
+
+/// Returns the scheme of the first address: `quic`, `tcp`..
+pub(crate) fn transport(addresses: &Addresses) -> String {
+    let text = addresses.to_string();
+    text.split("://").next().unwrap_or_default().to_owned()
 }
 
 /// Returns a value of the broker's metrics.

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use client::{
-    Acks, Address, Client, ClientSettings, Error, ErrorKind, Event, Overflow, Publisher, Record, Result, Subscription,
-    TopicSettings,
+    Acks, Addresses, Client, ClientSettings, Error, ErrorKind, Event, Overflow, Publisher, Record, Result,
+    Subscription, TopicSettings,
 };
 use futures_util::future::try_join_all;
 
 use crate::latency::Latencies;
-use crate::load::{Sink, Source, cpu_seconds, server_metric};
+use crate::load::{Sink, Source, cpu_seconds, server_metric, transport};
 use crate::machine::Host;
 use crate::report::Report;
 
@@ -33,7 +33,7 @@ pub enum Mode {
 /// Scenario and its target.
 #[derive(Clone)]
 pub struct Pubsub {
-    pub address: Address,
+    pub addresses: Addresses,
     pub settings: ClientSettings,
     pub mode: Mode,
     pub payload_bytes: usize,
@@ -66,7 +66,7 @@ struct Run {
 }
 
 pub async fn run(scenario: &Pubsub) -> Result<Report> {
-    let client = Client::connect_with(scenario.address.clone(), scenario.settings.clone()).await?;
+    let client = Client::connect_with(scenario.addresses.clone(), scenario.settings.clone()).await?;
     // Short retention: the run measures delivery, not memory.
     let settings = TopicSettings { retention_bytes: 8 << 20, ..TopicSettings::default() };
     client.create_topic(&scenario.topic, settings).await?;
@@ -96,7 +96,6 @@ pub async fn run(scenario: &Pubsub) -> Result<Report> {
 fn report(scenario: &Pubsub, run: &Run, client_cpu: f64, server_cpu: Option<f64>, resident: Option<f64>) -> Report {
     let seconds = run.elapsed.as_secs_f64();
     let messages = if run.delivered > 0 { run.delivered } else { run.published };
-    let transport = scenario.address.to_string();
     Report {
         system: "thalweg".to_owned(),
         command: scenario.command.clone(),
@@ -109,7 +108,7 @@ fn report(scenario: &Pubsub, run: &Run, client_cpu: f64, server_cpu: Option<f64>
             Mode::EndToEnd => "end-to-end",
         }
         .to_owned(),
-        transport: transport.split("://").next().unwrap_or_default().to_owned(),
+        transport: transport(&scenario.addresses),
         payload_bytes: scenario.payload_bytes,
         batch: scenario.batch,
         publishers: scenario.publishers,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use client::{Address, CacheSettings, Client, ClientSettings, Error, ErrorKind, Result};
+use client::{Addresses, CacheSettings, Client, ClientSettings, Error, ErrorKind, Result};
 use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
@@ -79,7 +79,7 @@ impl Row {
 /// Load and its target.
 #[derive(Clone)]
 pub struct Plan {
-    pub address: Address,
+    pub addresses: Addresses,
     /// Settings with the number of connections and streams for caches.
     pub settings: ClientSettings,
     /// Cache that is created for the run and deleted after it.
@@ -166,7 +166,7 @@ pub fn run(plan: &Plan, program: Program) -> Result<CacheReport> {
     let runtime =
         runtime.map_err(|error| Error::new(ErrorKind::Internal, format!("cannot start a runtime: {error}")))?;
     let measured = runtime.block_on(async {
-        let client = Client::connect_with(plan.address.clone(), plan.settings.clone()).await?;
+        let client = Client::connect_with(plan.addresses.clone(), plan.settings.clone()).await?;
         client.create_cache(&plan.cache, plan.cache_settings).await?;
         let measured = measure_all(plan, &client).await;
         let deleted = client.delete_cache(&plan.cache).await;

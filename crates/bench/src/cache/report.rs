@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use client::Address;
 use serde::{Deserialize, Serialize};
 
 use super::{Faults, Measured, Operation, Plan, Row};
 use crate::html::{Page, Section};
+use crate::load::transport;
 use crate::machine::{Host, LoadAverage, Program};
 use crate::report::Percentiles;
 use crate::table::{NOT_KNOWN, Table, fixed};
@@ -117,15 +117,13 @@ impl CacheReport {
         program: Program,
         load_average_before: LoadAverage,
     ) -> Self {
-        let transport = plan.address.to_string();
-        // Over TCP a connection is one stream.
-        let is_quic = matches!(plan.address, Address::Quic { .. });
+        let transport = transport(&plan.addresses);
         Self {
             system: "thalweg".to_owned(),
-            transport: transport.split("://").next().unwrap_or_default().to_owned(),
             is_durable: plan.cache_settings.is_durable,
             connections: plan.settings.cache_conn_pool,
-            streams: if is_quic { plan.settings.cache_streams_per_conn } else { 1 },
+            // Over TCP a connection is one stream.
+            streams: if transport == "quic" { plan.settings.cache_streams_per_conn } else { 1 },
             keys: plan.keys,
             samples: plan.samples,
             warm_up: plan.warm_up,
@@ -136,6 +134,7 @@ impl CacheReport {
             program,
             load_average_before,
             load_average_after: LoadAverage::now(),
+            transport,
         }
     }
 

@@ -15,7 +15,7 @@ mod watch;
 use std::time::{Duration, Instant};
 
 use client::{
-    Acks, Address, Client, ClientSettings, Error, ErrorKind, Overflow, Result, Start, Storage, Subscription,
+    Acks, Addresses, Client, ClientSettings, Error, ErrorKind, Overflow, Result, Start, Storage, Subscription,
     TopicSettings,
 };
 use tokio::runtime::Runtime;
@@ -65,7 +65,7 @@ impl Consumer {
 pub struct Plan {
     /// Name of the workload.
     pub mode: String,
-    pub address: Address,
+    pub addresses: Addresses,
     pub settings: ClientSettings,
     /// Topic that is created for the run and deleted after it. It has to keep all records.
     pub topic: String,
@@ -120,10 +120,10 @@ struct Outcome {
 pub fn run(plan: &Plan, program: crate::Program) -> Result<StreamReport> {
     let load_before = crate::LoadAverage::now();
     let control = runtime()?;
-    let (client, storage) = control.block_on(async {
-        let client = Client::connect_with(plan.address.clone(), plan.settings.clone()).await?;
-        let storage = create(&client, plan).await?;
-        Ok::<_, Error>((client, storage))
+    let (client, placement) = control.block_on(async {
+        let client = Client::connect_with(plan.addresses.clone(), plan.settings.clone()).await?;
+        let placement = create(&client, plan).await?;
+        Ok::<_, Error>((client, placement))
     })?;
     let outcome = measure(plan);
     let deleted = control.block_on(async {
@@ -133,11 +133,19 @@ pub fn run(plan: &Plan, program: crate::Program) -> Result<StreamReport> {
     });
     let outcome = outcome?;
     deleted?;
-    Ok(StreamReport::new(plan, storage, &outcome, program, load_before))
+    Ok(StreamReport::new(plan, placement, &outcome, program, load_before))
 }
 
-/// Creates the topic, and returns its storage on the server.
-async fn create(client: &Client, plan: &Plan) -> Result<Storage> {
+/// Where the records of a run are stored.
+#[derive(Clone, Copy)]
+struct Placement {
+    storage: Storage,
+    /// Number of servers that store each record: all nodes of a cluster if the topic is on disk.
+    replication: u32,
+}
+
+/// Creates the topic.
+async fn create(client: &Client, plan: &Plan) -> Result<Placement> {
     let storage = client.create_topic(&plan.topic, plan.topic_settings).await?.settings.storage;
     let room = server_metric(client, "thalweg_log_bytes_max").await.unwrap_or(f64::INFINITY);
     if storage != Storage::Disk && plan.log_bytes() as f64 > room {
@@ -147,7 +155,8 @@ async fn create(client: &Client, plan: &Plan) -> Result<Storage> {
             plan.log_bytes()
         )));
     }
-    Ok(storage)
+    let nodes = client.cluster().map_or(1, |cluster| cluster.nodes.len() as u32);
+    Ok(Placement { storage, replication: if storage == Storage::Disk { nodes } else { 1 } })
 }
 
 /// Client with its runtime, for a dedicated thread.
@@ -159,7 +168,7 @@ struct End {
 impl End {
     fn new(plan: &Plan) -> Result<Self> {
         let runtime = runtime()?;
-        let client = runtime.block_on(Client::connect_with(plan.address.clone(), plan.settings.clone()))?;
+        let client = runtime.block_on(Client::connect_with(plan.addresses.clone(), plan.settings.clone()))?;
         Ok(Self { runtime, client })
     }
 

@@ -1,12 +1,12 @@
 //! Report of a run of a stream, for programs.
 
-use client::Storage;
 use serde::{Deserialize, Serialize};
 
 use super::timeline::{Point, Timeline};
 use super::watch::Usage;
-use super::{Faults, Length, Outcome, Plan};
+use super::{Faults, Length, Outcome, Placement, Plan};
 use crate::latency::Latencies;
+use crate::load::transport;
 use crate::machine::{Host, LoadAverage, Program};
 use crate::report::Percentiles;
 
@@ -101,7 +101,7 @@ pub struct Charts {
 impl StreamReport {
     pub(super) fn new(
         plan: &Plan,
-        storage: Storage,
+        placement: Placement,
         outcome: &Outcome,
         program: Program,
         load_average_before: LoadAverage,
@@ -135,11 +135,10 @@ impl StreamReport {
             highest.filter(|mb_per_s| *mb_per_s > 0.0)
         };
         let resident = |usage: &Usage| usage.resident_bytes;
-        let transport = plan.address.to_string();
         Self {
             system: "thalweg".to_owned(),
             mode: plan.mode.clone(),
-            transport: transport.split("://").next().unwrap_or_default().to_owned(),
+            transport: transport(&plan.addresses),
             records: plan.records,
             record_bytes: match plan.length {
                 Length::Fixed(bytes) => bytes as f64,
@@ -147,8 +146,8 @@ impl StreamReport {
             },
             bytes,
             partitions: plan.topic_settings.partitions,
-            storage: storage.name().to_owned(),
-            replication: 1,
+            storage: placement.storage.name().to_owned(),
+            replication: placement.replication,
             batch: plan.batch,
             in_flight: plan.in_flight,
             acks: plan.acks.name().to_owned(),

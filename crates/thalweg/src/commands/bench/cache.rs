@@ -6,7 +6,7 @@ use ::bench::cache::{self, LADDER, Operation, Plan, Row};
 use client::{CacheSettings, ClientSettings};
 use thalweg::config::Config;
 
-use super::{Data, address, config_flags, create_page, load_of_bench, this_program};
+use super::{Data, addresses, config_flags, create_page, load_of_bench, this_program};
 use crate::args::{BenchCache, CacheOperation, Global};
 use crate::commands::client_settings;
 use crate::commands::spawned::Spawned;
@@ -23,7 +23,7 @@ pub fn run(global: &Global, args: &BenchCache) -> Result {
     };
     let server = spawned.as_ref().map_or(config.server_address(), |spawned| &spawned.native);
     let plan = Plan {
-        address: address(args.transport, server)?,
+        addresses: addresses(args.transport, server)?,
         settings: ClientSettings {
             cache_conn_pool: args.connections,
             cache_streams_per_conn: args.streams,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ::bench::html::Page;
 use ::bench::{LoadAverage, Mode, Program, Pubsub, Report};
-use client::{Address, ClientSettings};
+use client::{Addresses, ClientSettings};
 use thalweg::config::Config;
 
 use crate::args::{Bench, BenchMode, BenchPubsub, BenchRate, Global, Transport};
@@ -112,7 +112,7 @@ fn config_flags(global: &Global) -> Vec<String> {
 pub(super) fn measure(args: &BenchPubsub, server: &str, config: &Config) -> Result<Report> {
     let is_quiet = args.mode == BenchMode::Publish;
     let scenario = Pubsub {
-        address: address(args.transport, server)?,
+        addresses: addresses(args.transport, server)?,
         settings: ClientSettings {
             pub_conn_pool: args.pub_conns,
             pub_streams_per_conn: args.pub_streams,
@@ -174,17 +174,17 @@ fn this_program() -> Program {
     Program::this(&format!("thalweg {}", thalweg::VERSION), thalweg::COMMIT, ALLOCATOR)
 }
 
-/// Returns the address of a server for the measured transport.
-fn address(transport: Transport, server: &str) -> Result<Address> {
+/// Returns the addresses of a server, or of the nodes of a cluster, for the measured transport.
+fn addresses(transport: Transport, server: &str) -> Result<Addresses> {
     if server.starts_with("unix:") {
-        return Ok(Address::parse(server)?);
+        return Ok(Addresses::parse(server)?);
     }
     let scheme = match transport {
         Transport::Quic => "quic",
         Transport::Tcp => "tcp",
     };
-    let host = server.rsplit("://").next().unwrap_or(server);
-    Ok(Address::parse(&format!("{scheme}://{host}"))?)
+    let hosts: Vec<&str> = server.split(',').map(|part| part.rsplit("://").next().unwrap_or(part)).collect();
+    Ok(Addresses::parse(&format!("{scheme}://{}", hosts.join(",")))?)
 }
 
 fn append(path: &Path, report: &Report) -> Result {

@@ -9,7 +9,7 @@ use client::{Storage, TopicSettings};
 use indicatif::ProgressBar;
 use thalweg::config::Config;
 
-use super::{Data, PATIENCE, address, config_flags, create_page, load_of_bench, this_program};
+use super::{Data, PATIENCE, addresses, config_flags, create_page, load_of_bench, this_program};
 use crate::args::{BenchStream, Global, StreamConsumer, StreamMode};
 use crate::commands::client_settings;
 use crate::commands::spawned::Spawned;
@@ -82,7 +82,7 @@ pub fn run(global: &Global, args: &BenchStream) -> Result {
 fn measure(global: &Global, config: &Config, args: &BenchStream, workload: Workload) -> Result<StreamReport> {
     let mut plan = Plan {
         mode: workload.name.to_owned(),
-        address: address(args.transport, config.server_address())?,
+        addresses: addresses(args.transport, config.server_address())?,
         settings: client_settings(config)?,
         topic: format!("bench-stream-{}", std::process::id()),
         // A consumer reads the log at its own pace, so all records are kept until the end.
@@ -113,7 +113,7 @@ fn measure(global: &Global, config: &Config, args: &BenchStream, workload: Workl
         None => Some(Spawned::start(&server_flags(global, &plan, data.as_ref().map(Data::path)))?),
     };
     if let Some(spawned) = &spawned {
-        plan.address = address(args.transport, &spawned.native)?;
+        plan.addresses = addresses(args.transport, &spawned.native)?;
         plan.server_pid = Some(spawned.pid());
     }
     Ok(stream::run(&plan, this_program())?)

@@ -150,7 +150,7 @@ fn impossible_measurements_are_refused() {
 /// Returns a plan with one operation in flight, so that another client has time to interfere.
 fn plan(server: &Server, samples: usize, operations: &[Operation]) -> Plan {
     Plan {
-        address: Address::parse(&server.url("tcp")).expect("an address"),
+        addresses: Address::parse(&server.url("tcp")).expect("an address").into(),
         settings: ClientSettings { request_timeout: Duration::from_secs(2), ..ClientSettings::default() },
         cache: "load".to_owned(),
         cache_settings: client::CacheSettings::default(),

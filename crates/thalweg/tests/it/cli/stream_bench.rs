@@ -135,7 +135,7 @@ fn impossible_measurements_are_refused() {
 fn plan(server: &Server, settings: TopicSettings, consumer: Consumer) -> Plan {
     Plan {
         mode: "test".to_owned(),
-        address: Address::parse(&server.url("tcp")).expect("an address"),
+        addresses: Address::parse(&server.url("tcp")).expect("an address").into(),
         settings: ClientSettings::default(),
         topic: "load".to_owned(),
         topic_settings: settings,
