@@ -1,11 +1,11 @@
 //! Nodes of the cluster: their addresses, their versions, and the tokens by which they came. It is part of the shard's
 //! state: every node has it from the log, and it changes only by rows that are committed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use consensus::NodeId;
+use consensus::{Members, NodeId};
 use engine::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +80,13 @@ impl Roster {
     /// Returns the number for the next node: no node ever had it.
     pub fn next_node(&self) -> NodeId {
         self.nodes.last_key_value().map_or(1, |(node, _)| node + 1)
+    }
+
+    /// Returns the nodes that were removed and are not among the members of the shard any more. Until then, the vote of
+    /// a node that leaves may be needed for that.
+    pub fn gone(&self, members: &Members) -> BTreeSet<NodeId> {
+        let is_gone = |(node, member): &(&NodeId, &Member)| member.is_removed && !members.contains(**node);
+        self.nodes.iter().filter(is_gone).map(|(node, _)| *node).collect()
     }
 
     /// Returns the version of rows that every node can read; 0 while one of them has not said which it can.

@@ -11,7 +11,7 @@ mod mend;
 pub mod plan;
 mod status;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -461,17 +461,11 @@ impl Node {
         let identity = &self.settings.identity;
         let mut peers: BTreeMap<NodeId, String> = identity.nodes().into_iter().collect();
         let roster = self.shard.roster();
-        let members = self.shard.status().members;
+        let gone = roster.gone(&self.shard.status().members);
         for (node, member) in &roster.nodes {
-            // A node that leaves is needed until it has no vote any more.
-            if member.is_removed && !members.contains(*node) {
-                peers.remove(node);
-            } else {
-                peers.insert(*node, member.address.clone());
-            }
+            peers.insert(*node, member.address.clone());
         }
-        let is_gone = |(node, member): &(&NodeId, &Member)| member.is_removed && !members.contains(**node);
-        let gone: BTreeSet<_> = roster.nodes.iter().filter(is_gone).map(|(node, _)| *node).collect();
+        peers.retain(|node, _| !gone.contains(node));
         if gone.contains(&self.own) {
             self.note_removed();
         }

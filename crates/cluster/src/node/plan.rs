@@ -40,8 +40,9 @@ pub fn plan(view: View<'_>) -> Option<Act> {
     if let Some(gone) = all().find(|node| has_left(*node) && *node != view.own) {
         return Some(Act::Remove(gone));
     }
-    if has_left(view.own) {
-        return successor(view).map(Act::HandOver);
+    // Without another voter, it has to make one first.
+    if let Some(to) = successor(view).filter(|_| has_left(view.own)) {
+        return Some(Act::HandOver(to));
     }
     let present = view.roster.nodes.iter().filter(|(_, member)| !member.is_removed).map(|(node, _)| *node);
     if let Some(new) = present.into_iter().find(|node| !view.members.contains(*node)) {
@@ -108,7 +109,16 @@ mod tests {
         assert_eq!(act(&roster(&[1, 2], &[3]), &members, &peers), Some(Act::Remove(3)));
         assert_eq!(act(&roster(&[2, 3], &[1]), &members, &peers), Some(Act::HandOver(3)));
         assert_eq!(act(&roster(&[2], &[1, 3]), &members, &peers), Some(Act::Remove(3)));
-        assert_eq!(act(&roster(&[2], &[1]), &Members::of_voters([1]), &[]), None, "the last one stays");
+        assert_eq!(act(&roster(&[], &[1]), &Members::of_voters([1]), &[]), None, "the last one stays");
+    }
+
+    #[test]
+    fn a_leader_that_left_as_the_only_voter_makes_another_one() {
+        let alone = Members::of_voters([1]);
+        assert_eq!(act(&roster(&[2], &[1]), &alone, &[]), Some(Act::AddLearner(2)));
+        let learning = Members { learners: [2].into(), ..alone };
+        assert_eq!(act(&roster(&[2], &[1]), &learning, &[peer(2, 900)]), Some(Act::Promote(2)));
+        assert_eq!(act(&roster(&[2], &[1]), &Members::of_voters([1, 2]), &[peer(2, 900)]), Some(Act::HandOver(2)));
     }
 
     #[test]
