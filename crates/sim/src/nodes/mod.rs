@@ -32,8 +32,9 @@ use node::{Node, Process, TICK};
 use views::ViewLedger;
 
 const MS: Time = 1_000_000;
-/// Nodes that exist. The first one founds the cluster, and the others join it one after the other.
-const NODES: usize = 4;
+/// Nodes that exist. The first one founds the cluster, and the others join it one after the other; the last one only
+/// when one of the others leaves.
+const NODES: usize = 5;
 /// Time between two looks of a node at its segments and its checkpoint.
 const UPKEEP: Time = 100 * MS;
 
@@ -49,6 +50,8 @@ pub struct Run {
     pub installs: u64,
     pub crashes: u64,
     pub checkpoints: u64,
+    /// Nodes that learned that they were removed.
+    pub leaves: u64,
     /// Digest of all that happened.
     pub trace: u64,
 }
@@ -62,17 +65,18 @@ impl AddAssign for Run {
         self.installs += other.installs;
         self.crashes += other.crashes;
         self.checkpoints += other.checkpoints;
+        self.leaves += other.leaves;
         self.trace ^= other.trace;
     }
 }
 
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { events, elections, acknowledged, reads, installs, crashes, checkpoints, .. } = self;
+        let Self { events, elections, acknowledged, reads, installs, crashes, checkpoints, leaves, .. } = self;
         write!(
             f,
             "{events} events, {elections} leaderships, {acknowledged} records acknowledged, {reads} reads, {installs} \
-             states fetched, {crashes} crashes, {checkpoints} checkpoints"
+             states fetched, {crashes} crashes, {checkpoints} checkpoints, {leaves} nodes left"
         )
     }
 }
@@ -82,8 +86,9 @@ impl fmt::Display for Run {
 pub enum Serving {
     /// Partitions of the log, without a broker.
     Logs,
-    /// A queue and a durable cache of a broker. The tasks of a broker choose between what is ready by numbers that do
-    /// not come from the seed: most runs of a seed are equal, and not all.
+    /// A queue, a durable cache and a consumer group of a broker. Its tasks choose between what is ready by numbers
+    /// that do not come from the seed, and one of its threads tells them the time: most runs of a seed are equal, and
+    /// not all.
     Views,
 }
 
@@ -185,6 +190,8 @@ struct World {
     cuts: Cuts<NODES>,
     ledger: Ledger,
     run: Run,
+    /// Node that is removed from the cluster, and when.
+    leaving: Option<(NodeId, Time)>,
     /// Runs the fetches of states.
     runtime: Runtime,
     /// `true` once clients only read.
@@ -208,6 +215,7 @@ impl World {
         let mut random = Random::new(seed);
         let rates = Rates::new(&mut random);
         // A tenth slower or faster than the true time, at most.
+        let leaving = random.one_in(2).then(|| (1 + random.below(NODES as u64 - 1), (1300 + random.below(2500)) * MS));
         let clock = |random: &mut Random| Clock::new(random.below(1000 * MS), 910 + random.below(181));
         let nodes = (0..NODES).map(|_| Node::new(clock(&mut random))).collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
@@ -220,6 +228,7 @@ impl World {
             cuts: Cuts::none(),
             ledger: Ledger::default(),
             run: Run::default(),
+            leaving,
             runtime: runtime.expect("invariant: a runtime of one thread starts unless there are no file handles"),
             is_quiet: false,
             has_views: serving == Serving::Views,
@@ -283,7 +292,7 @@ impl World {
     }
 
     fn start(&mut self, at: usize) -> Outcome {
-        if self.nodes[at].process.is_some() {
+        if self.nodes[at].process.is_some() || self.nodes[at].has_left {
             return Ok(());
         }
         node::set_clock(self.nodes[at].clock.at(self.now));
@@ -317,26 +326,34 @@ impl World {
         self.collect(at)
     }
 
-    /// Takes the next step to a cluster of all nodes that have joined, if this node leads.
+    /// Returns the node that has to leave by now.
+    fn leaver(&self) -> Option<NodeId> {
+        self.leaving.and_then(|(node, at)| (at <= self.now).then_some(node))
+    }
+
+    /// Takes the next step to a cluster of the nodes that have joined and not left, if this node leads.
     fn change_members(&mut self, at: usize) {
-        let wanted = 1 + (self.now / (300 * MS)).min(NODES as u64 - 1);
+        let leaver = self.leaver();
+        let joined = 1 + (self.now / (300 * MS)).min(NODES as u64 - 2);
+        let wanted = if leaver.is_some() { NODES as u64 } else { joined };
         let Some(process) = self.process(at).filter(|process| process.leading.is_some()) else { return };
         let shard = &process.shard;
         let (roster, status, peers) = (shard.roster(), shard.status(), shard.peers());
         let missing = (1..=wanted).find(|node| roster.nodes.get(node).is_none_or(|member| member.format == 0));
-        if let Some(node) = missing {
-            let member = Member { format: FORMAT, ..Member::default() };
+        let described = |node| RosterChange::Describe { node, member: Member { format: FORMAT, ..Member::default() } };
+        let removed = leaver.filter(|node| roster.nodes.get(node).is_some_and(|member| !member.is_removed));
+        for change in missing.map(described).into_iter().chain(removed.map(|node| RosterChange::Remove { node })) {
             // It may not lead any more, or have no room: the next tick tries again.
-            shard
-                .change_roster(&RosterChange::Describe { node, member }, Arc::new(serving::Ignored))
-                .unwrap_or_default();
+            shard.change_roster(&change, Arc::new(serving::Ignored)).unwrap_or_default();
         }
         let view =
             View { own: number(at), roster: &roster, members: &status.members, peers: &peers, last: status.last.index };
         let step = match plan(view) {
             Some(Act::AddLearner(node)) => Step::AddLearner(node),
             Some(Act::Promote(node)) => Step::AddVoter(node),
-            _ => return,
+            Some(Act::Remove(node)) => Step::Remove(node),
+            Some(Act::HandOver(node)) => return shard.transfer(node).unwrap_or_default(),
+            None => return,
         };
         shard.change(Change { steps: vec![step] }).map_or_else(drop, drop);
     }
@@ -347,10 +364,23 @@ impl World {
             return Ok(());
         }
         let Flight { to, part } = *flight;
+        let from = part.message.from;
         if let Some(process) = self.process(to) {
+            if process.shard.roster().gone(&process.shard.status().members).contains(&from) {
+                self.leave(place(from));
+                return Ok(());
+            }
             process.shard.receive(part);
         }
         self.collect(to)
+    }
+
+    /// Ends the process of a node for good: another one has told it that it was removed.
+    fn leave(&mut self, at: usize) {
+        self.drop_calls(at);
+        self.nodes[at].process = None;
+        self.nodes[at].has_left = true;
+        self.run.leaves += 1;
     }
 
     fn write(&mut self, at: usize, start: Start) -> Outcome {

@@ -64,11 +64,13 @@ pub struct Node {
     pub paused_until: Time,
     /// Time until which the disk is slow.
     pub slow_until: Time,
+    /// `true` once it knows that it was removed from the cluster.
+    pub has_left: bool,
 }
 
 impl Node {
     pub fn new(clock: Clock) -> Self {
-        Self { clock, disk: SimDisk::new(), start: 0, process: None, paused_until: 0, slow_until: 0 }
+        Self { clock, disk: SimDisk::new(), start: 0, process: None, paused_until: 0, slow_until: 0, has_left: false }
     }
 }
 
