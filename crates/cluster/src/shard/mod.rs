@@ -1,9 +1,10 @@
 //! One shard of the cluster on one node: the log in front of the journal.
 //!
-//! A publisher's row goes into a queue and wakes the journal's thread ([`Journal::call`]). Before it gathers a block,
-//! that thread makes one entry of all rows in the queue ([`Source::fill`]): it gives the rows and their description to
-//! the journal and sends them to the followers at the same moment. So a replicated publish has no more changes of
-//! threads on the leader than one of a single broker, and the leader's sync runs while the followers sync.
+//! A publisher's row goes into a queue. One entry is made of all rows in the queue: the journal gets the rows and their
+//! description, and the followers get them at the same moment, so that the leader's sync runs while they sync. While
+//! publishers come one at a time, each does this itself, and the followers have the row without a change of threads.
+//! Otherwise the journal's thread does it before it gathers a block ([`Source::fill`]), for everything that was queued
+//! meanwhile.
 //!
 //! Everything that the journal gets of the shard, it gets under the lock of the machine, in the order in which the
 //! consensus decided it. Owners are told without that lock, by whichever thread learns that an entry is committed;
@@ -104,6 +105,8 @@ pub struct Shard {
     /// Term in which this node leads; 0 if it does not.
     led: AtomicU64,
     in_flight: AtomicU64,
+    /// `true` if the last entry had a single row. Then publishers do not come together, and none waits for another.
+    is_lone: AtomicBool,
     counts: Counts,
     progress: Progress,
     failed: OnceLock<Error>,
@@ -145,6 +148,7 @@ impl Shard {
             lease: AtomicU64::new(0),
             led: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
+            is_lone: AtomicBool::new(false),
             counts: Counts::default(),
             progress: Progress::default(),
             failed: OnceLock::new(),
@@ -639,6 +643,7 @@ impl Shard {
             let mut machine = self.machine.lock();
             let (rows, owners) = self.take_rows();
             let Some(block) = Block::new(rows) else { return };
+            self.is_lone.store(block.rows().len() == 1, Ordering::Relaxed);
             let before = machine.stance();
             match machine.propose(block, owners) {
                 Ok(_) => {}
@@ -648,7 +653,7 @@ impl Shard {
             let members = self.work(&mut machine, now);
             let after = machine.stance();
             if machine.pending().is_some() {
-                // This is the journal's thread in the middle of its work.
+                // The caller is in the middle of its work: the journal's thread, or a publisher with locks.
                 self.applier.wake();
             }
             (Some(after).filter(|after| *after != before), members)
@@ -680,8 +685,11 @@ impl ShardLog for Shard {
         queue.rows.push_back(entry);
         let is_first = queue.rows.len() == 1;
         drop(queue);
-        if is_first {
-            self.call();
+        let is_alone = || self.is_lone.load(Ordering::Relaxed) && self.in_flight.load(Ordering::Relaxed) == 0;
+        match is_first {
+            true if is_alone() => self.propose(),
+            true => self.call(),
+            false => {}
         }
         Ok(())
     }
