@@ -60,6 +60,18 @@ struct Cluster {
     _folder: tempfile::TempDir,
 }
 
+/// Listens at an address, as soon as the door that did so before has closed it.
+async fn listen(at: SocketAddr) -> TcpListener {
+    loop {
+        match TcpListener::bind(at).await {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            bound => return bound.expect("its port"),
+        }
+    }
+}
+
 /// Broker of one leadership, with its native door.
 struct Leader {
     broker: Arc<Broker>,
@@ -116,6 +128,8 @@ impl Cluster {
         *self.leads.lock().expect("no panic") = None;
         for (_, relay) in self.relays.drain() {
             relay.abort();
+            // Its port is free then.
+            drop(relay.await);
         }
         let stopping = broker.clone();
         tokio::task::spawn_blocking(move || stopping.stop()).await.expect("no panic").expect("stopped");
@@ -129,7 +143,7 @@ impl Cluster {
         self.depose().await;
         self.term += 1;
         for other in (1..=NODES).filter(|other| *other != node) {
-            let listener = TcpListener::bind(self.address(other)).await.expect("its port");
+            let listener = within("its port", listen(self.address(other))).await;
             self.relays.insert(other, tokio::spawn(relay(listener, self.leads.clone())));
         }
         // An election takes a while, in which connections are held.
