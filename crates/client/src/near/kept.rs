@@ -146,7 +146,9 @@ impl Kept {
         *self.mark(key) += 1;
         match (self.known(key, now), answer) {
             (Some(known), Some(value)) if known.version >= value.version => {}
-            (Some(known), None) if !known.has_value => {}
+            // The key may have been written and deleted again since the known version. A later report of that write
+            // must not revive its value.
+            (Some(known), None) if !known.has_value => self.keep(key, NO_VERSION, News::Gone, now),
             (Some(_), _) => self.let_go(key, now),
             (None, Some(Value { value, version, expires_ms })) if is_latest => {
                 self.keep(key, *version, News::Value { value, expires_ms: *expires_ms }, now);

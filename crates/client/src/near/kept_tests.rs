@@ -133,6 +133,20 @@ fn an_answer_that_was_overtaken_is_not_kept_and_revives_nothing() {
 }
 
 #[test]
+fn a_value_deleted_before_an_answer_is_not_kept_when_the_watch_reports_it() {
+    let mut near = Fixture::new(1 << 20);
+    let first = near.miss("a");
+    let second = near.miss("a");
+    near.answered("a", first, value("one", 1));
+    near.news(gone("a", ChangeKind::Deleted, 2));
+    // Another client writes version 3 and deletes it in version 4, as this answer says.
+    near.answered("a", second, None);
+    assert_eq!(near.look("a"), Look::Hit(None));
+    near.news(put("a", "two", 3));
+    near.miss("a");
+}
+
+#[test]
 fn own_changes_count_at_once() {
     let mut near = Fixture::new(1 << 20);
     near.ask("a", value("one", 1));
