@@ -12,7 +12,7 @@ use super::document_table::DOCUMENTS_BYTES_MAX;
 use crate::metrics::Exposition;
 use crate::partition::PartitionCell;
 use crate::queues::Queues;
-use crate::view::QueueCell;
+use crate::view::{Oldest, QueueCell};
 
 /// Maximum number of messages that one peek returns.
 pub const PEEK_MAX: usize = 1000;
@@ -25,7 +25,7 @@ pub struct QueueCounts {
     pub delayed: u64,
     /// Bytes of the log of the queue's topic.
     pub bytes: u64,
-    /// Arrival time of the oldest unfinished message, ms since 1970; `None` if it would have to be read from a file.
+    /// Arrival time of the oldest unfinished message, ms since 1970, if there is one.
     pub oldest_ms: Option<u64>,
     pub noisy_groups: u64,
 }
@@ -74,11 +74,11 @@ impl Queues {
         let mut sum = QueueCounts::default();
         for partition in topic.partitions() {
             self.look_through(&cell, partition).await?;
-            let ((counts, noisy, bytes, oldest_ms), _) = self.change_view(partition, cell.id, |view, log| {
+            let ((counts, noisy, bytes, oldest), _) = self.change_view(partition, cell.id, |view, log| {
                 // Messages that retention has deleted are not counted.
                 view.queue.trim(log.extent().start);
                 let Counts { visible, leased, delayed } = view.queue.counts(now);
-                let oldest = if visible + leased + delayed == 0 { None } else { view.oldest_ms(log) };
+                let oldest = if visible + leased + delayed == 0 { None } else { Some(view.oldest(log)) };
                 ((visible, leased, delayed), view.queue.noisy_groups(), log.extent().bytes, oldest)
             })?;
             sum.visible += counts.0;
@@ -86,6 +86,11 @@ impl Queues {
             sum.delayed += counts.2;
             sum.bytes += bytes;
             sum.noisy_groups += noisy as u64;
+            let oldest_ms = match oldest {
+                Some(Oldest::InFile(offset)) => oldest_in_file(&cell, partition, offset).await?,
+                Some(Oldest::Arrived(arrival_ms)) => Some(arrival_ms),
+                None => None,
+            };
             sum.oldest_ms = [sum.oldest_ms, oldest_ms].into_iter().flatten().min();
         }
         Ok(sum)
@@ -276,20 +281,35 @@ impl Queues {
                 let seen = partition.with_view(cell.id, |view, log| {
                     let counts = view.queue.counts_kept();
                     let has_any = counts != Counts::default();
-                    (counts, has_any.then(|| view.oldest_ms(log)).flatten(), view.queue.skipped_ranges())
+                    (counts, has_any.then(|| view.oldest(log)), view.queue.skipped_ranges())
                 });
                 // A topic that was deleted just now has nothing to count.
-                let Ok((counts, oldest_ms, skipped_ranges)) = seen else {
+                let Ok((counts, oldest, skipped_ranges)) = seen else {
                     continue;
                 };
                 sums.visible += counts.visible;
                 sums.in_flight += counts.leased;
                 sums.delayed += counts.delayed;
                 sums.skipped_ranges += skipped_ranges as u64;
-                let age_s = oldest_ms.map_or(0, |oldest_ms| now.saturating_sub(oldest_ms) / 1000);
+                let age_s = match oldest {
+                    Some(Oldest::Arrived(arrival_ms)) => now.saturating_sub(arrival_ms) / 1000,
+                    // Metrics do not read files.
+                    Some(Oldest::InFile(_)) | None => 0,
+                };
                 sums.oldest_s = sums.oldest_s.max(age_s);
             }
         }
         sums
     }
+}
+
+/// Reads the arrival time of the oldest unfinished message from a file; `None` if it has just been deleted.
+async fn oldest_in_file(cell: &QueueCell, partition: &PartitionCell, offset: Offset) -> Result<Option<u64>> {
+    let batches = match partition.read(offset, 1).await {
+        Ok((_, batches)) => batches,
+        Err(error) if error.kind == ErrorKind::OutOfRange => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    let Some(batch) = batches.first() else { return Ok(None) };
+    partition.with_view(cell.id, |view, _| Some(view.note_oldest(offset, batch)))
 }

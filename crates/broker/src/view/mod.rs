@@ -5,6 +5,6 @@ mod queue;
 mod received;
 
 pub(crate) use cell::QueueCell;
-pub(crate) use queue::{Found, LogEnds, QueueView, Turn, carried_attempts};
+pub(crate) use queue::{Found, LogEnds, Oldest, QueueView, Turn, carried_attempts};
 pub(crate) use received::Origin;
 pub use received::{Receipt, Received};

@@ -34,6 +34,17 @@ pub(crate) struct QueueView {
     /// Bounds up to which the log is known.
     ends: LogEnds,
     reader: Reader,
+    /// Oldest unfinished message that was last looked at, and its arrival time.
+    oldest: Option<(Offset, u64)>,
+}
+
+/// Oldest unfinished message of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Oldest {
+    /// Arrival time, ms since 1970.
+    Arrived(u64),
+    /// The message at this offset is in a file.
+    InFile(Offset),
 }
 
 /// Offsets of a log that bound the messages of queues.
@@ -96,7 +107,7 @@ impl QueueView {
         let dedup_from = 0;
         let ends = LogEnds::default();
         let reader = Reader::default();
-        Self { cell, queue, has_delays, is_saved, saved_next, dedup_from, ends, reader }
+        Self { cell, queue, has_delays, is_saved, saved_next, dedup_from, ends, reader, oldest: None }
     }
 
     /// Returns `true` if each message has to be examined when it arrives, for its due time or against the queue's
@@ -311,11 +322,23 @@ impl QueueView {
         self.reader.find(log, offset)
     }
 
-    /// Returns the arrival time of the batch with the oldest unfinished message; `None` if that batch is in a file.
-    pub(crate) fn oldest_ms(&mut self, log: &Log) -> Option<u64> {
-        let oldest = self.queue.floor().max(log.extent().start);
-        let batch = self.reader.batch(log, oldest).ok()??;
-        Some(batch.arrival_ms().unwrap_or_else(|| batch.base_timestamp_ms()).max(0) as u64)
+    /// Returns the arrival time of the batch with the oldest unfinished message, if there is one.
+    pub(crate) fn oldest(&mut self, log: &Log) -> Oldest {
+        let offset = self.queue.floor().max(log.extent().start);
+        if let Some((_, arrival_ms)) = self.oldest.filter(|(known, _)| *known == offset) {
+            return Oldest::Arrived(arrival_ms);
+        }
+        match self.reader.batch(log, offset) {
+            Ok(Some(batch)) => Oldest::Arrived(self.note_oldest(offset, &batch)),
+            _ => Oldest::InFile(offset),
+        }
+    }
+
+    /// Notes the batch with the oldest unfinished message. Returns its arrival time.
+    pub(crate) fn note_oldest(&mut self, offset: Offset, batch: &RecordBatch) -> u64 {
+        let arrival_ms = batch.arrival_ms().unwrap_or_else(|| batch.base_timestamp_ms()).max(0) as u64;
+        self.oldest = Some((offset, arrival_ms));
+        arrival_ms
     }
 
     /// Returns the queue's position as the record that persists it.

@@ -628,10 +628,19 @@ async fn configured_queues_and_topics_exist_from_startup() {
     let client = look(&server).await;
     assert_eq!(client.describe_topic("orders").await.expect("there").partitions.len(), 2);
     client.queue("jobs").send(OutMessage::new("kept")).await.expect("sent");
+    let oldest_ms = async |client: &Client| {
+        let queues = client.list_queues("").await.expect("listed");
+        let jobs = queues.iter().find(|info| info.queue == "jobs").expect("there");
+        jobs.counts.as_ref().expect("its topic exists").oldest_ms
+    };
+    let sent_ms = oldest_ms(&client).await;
+    assert!(sent_ms.is_some());
     // Restarted with the current data.
     server.crash_and_restart();
     let client = look(&server).await;
     assert_eq!(counts(&client.queue("jobs")).await, (1, 0, 0));
+    // It is read from the file, and known from then on.
+    assert_eq!([oldest_ms(&client).await, oldest_ms(&client).await], [sent_ms; 2]);
     server.crash();
 
     for (was, is, why) in [
