@@ -13,14 +13,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("storage", &["engine"]),
     ("wire", &["engine"]),
     ("net", &[]),
+    ("console", &[]),
     ("consensus", &[]),
     ("sim", &["broker", "cluster", "consensus", "engine", "storage"]),
     ("cluster", &["consensus", "engine", "storage"]),
     ("broker", &["engine", "storage"]),
     ("doors", &["broker", "engine", "wire", "net"]),
     ("client", &["wire", "engine", "net"]),
-    ("bench", &["client", "net"]),
-    ("thalweg", &["engine", "storage", "wire", "net", "broker", "doors", "client", "bench", "cluster", "consensus"]),
+    ("bench", &["client", "net", "console"]),
+    (
+        "thalweg",
+        &["engine", "storage", "wire", "net", "broker", "doors", "client", "bench", "cluster", "consensus", "console"],
+    ),
     ("xtask", &[]),
 ];
 

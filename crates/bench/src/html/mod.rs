@@ -1,12 +1,13 @@
 //! Reports as one self-contained HTML page: without scripts, and without external fonts or images.
 
-mod plot;
-pub(crate) mod units;
-
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub use plot::{Axis, Line, Plot, Stroke};
+pub use console::plot::{Axis, Line, Plot, Stroke};
+pub(crate) use console::units;
+
+use console::text::escape;
+use console::units::format_time;
 
 use crate::machine::{Host, LoadAverage, Program, governor};
 use crate::table::Table;
@@ -129,53 +130,13 @@ fn render_table(out: &mut String, table: &Table) {
     out.push_str("</table></div>\n");
 }
 
-/// Escapes text for HTML, also within an attribute.
-fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
-}
-
-/// Formats milliseconds since 1970 as date and time, UTC.
-fn format_time(ms: u64) -> String {
-    let days = (ms / 86_400_000) as i64;
-    let seconds = ms / 1000 % 86_400;
-    // Howard Hinnant's `civil_from_days`.
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let day_of_era = z.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_those_of_the_calendar() {
-        assert_eq!(format_time(0), "1970-01-01 00:00:00 UTC");
-        assert_eq!(format_time(951_827_401_000), "2000-02-29 12:30:01 UTC");
-        assert_eq!(format_time(1_795_248_000_000), "2026-11-21 08:00:00 UTC");
-    }
 
     #[test]
     fn nothing_that_is_shown_can_be_markup() {

@@ -2,10 +2,10 @@
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
+pub use console::units::elapsed;
 use thalweg::config::units::{TimeUnit, show_time};
 
 const SIZES: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-const TIMES: [(&str, u64); 4] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
 
 /// Formats bytes as `64 MiB`, or as `1.5 GiB` if they are not a whole number of the unit.
 pub fn bytes(n: u64) -> String {
@@ -21,18 +21,6 @@ pub fn bytes(n: u64) -> String {
 /// Formats a time without loss, in the form that options accept: `7d`, `90m`, `500ms`.
 pub fn millis(ms: u64) -> String {
     show_time(ms, TimeUnit::Millis)
-}
-
-/// Formats a duration with its two largest units: `3d 4h`, `12m 5s`.
-pub fn elapsed(ms: u64) -> String {
-    let mut left = ms;
-    let parts = TIMES.into_iter().filter_map(|(unit, one)| {
-        let n = left / one;
-        left %= one;
-        (n > 0).then(|| format!("{n}{unit}"))
-    });
-    let shown: Vec<String> = parts.take(2).collect();
-    if shown.is_empty() { "0s".to_owned() } else { shown.join(" ") }
 }
 
 /// Returns the error in a text that should be JSON, without the terms of the parser.
@@ -73,9 +61,6 @@ mod tests {
     fn numbers_have_the_unit_that_fits() {
         for (n, text) in [(0, "0 B"), (1023, "1023 B"), (67_108_864, "64 MiB"), (1536, "1.5 KiB"), (1 << 40, "1 TiB")] {
             assert_eq!(bytes(n), text);
-        }
-        for (ms, text) in [(900, "0s"), (61_000, "1m 1s"), (90_061_000, "1d 1h"), (3_600_000, "1h")] {
-            assert_eq!(elapsed(ms), text);
         }
         assert_eq!(
             (count(1, "record"), count(2, "record"), count(0, "entry")),

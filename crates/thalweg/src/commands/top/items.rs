@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use client::{CacheStatus, Client, GroupSummary, QueueInfo, TopicInfo, TopicName};
+use console::brief::{count, per_s, seconds, size};
+use console::figures::{Door, doors};
+use console::samples::Samples;
 use serde_json::{Value, json};
-
-use super::metrics::Samples;
-use super::units::{count, per_s, seconds, size};
 
 /// Maximum number of rows kept per list: more than any screen shows.
 const ROWS_MAX: usize = 200;
@@ -58,8 +58,7 @@ pub struct Items {
     queues: Vec<QueueInfo>,
     groups: Vec<GroupSummary>,
     caches: Vec<CacheStatus>,
-    /// Name, address, open connections and requests since startup.
-    doors: Vec<(String, String, f64, f64)>,
+    doors: Vec<Door>,
     nodes: Vec<Node>,
 }
 
@@ -183,10 +182,11 @@ impl Items {
     }
 
     fn door_rows(&self, before: &Self, elapsed_s: f64) -> Rows {
-        let row = |(door, address, connections, requests): &(String, String, f64, f64)| {
-            let was = before.doors.iter().find(|(was, ..)| was == door).map_or(*requests, |was| was.3);
-            let rate = (requests - was).max(0.0) / elapsed_s;
-            vec![door.clone(), address.clone(), count(*connections), per_s(count(rate))]
+        let row = |door: &Door| {
+            let was = before.doors.iter().find(|was| was.name == door.name).map_or(door.requests, |was| was.requests);
+            let rate = door.requests.zip(was).map(|(is, was)| per_s(count((is - was).max(0.0) / elapsed_s)));
+            let rate = rate.unwrap_or_else(|| DASH.to_owned());
+            vec![door.name.clone(), door.address.clone(), count(door.connections), rate]
         };
         let columns = &["door", "address", "connections", "requests"];
         Rows { columns, rows: self.doors.iter().map(row).collect(), total: self.doors.len() }
@@ -245,12 +245,12 @@ impl Items {
                 "misses": cache.stats.misses,
             })
         };
-        let door = |(door, address, connections, requests): &(String, String, f64, f64)| {
+        let door = |door: &Door| {
             json!({
-                "door": door,
-                "address": address,
-                "connections": *connections as u64,
-                "requests": *requests as u64,
+                "door": door.name,
+                "address": door.address,
+                "connections": door.connections as u64,
+                "requests": door.requests.map(|requests| requests as u64),
             })
         };
         let node = |node: &Node| {
@@ -281,21 +281,6 @@ impl Rows {
         rows.truncate(ROWS_MAX);
         Self { columns, rows: rows.into_iter().map(|(_, _, row)| row).collect(), total }
     }
-}
-
-fn doors(samples: &Samples) -> Vec<(String, String, f64, f64)> {
-    let label = |labels: &[(String, String)], wanted: &str| {
-        let found = labels.iter().find(|(name, _)| name == wanted);
-        found.map(|(_, value)| value.clone()).unwrap_or_default()
-    };
-    let of = |labels: &[(String, String)]| {
-        let door = label(labels, "door");
-        let connections = samples.value(&format!("thalweg_{door}_connections")).unwrap_or_default();
-        // HTTP doors count requests by the status of the answer.
-        let requests = samples.named(&format!("thalweg_{door}_requests_total")).map(|sample| sample.value).sum();
-        (door, label(labels, "address"), connections, requests)
-    };
-    samples.named("thalweg_door").map(|sample| of(&sample.labels)).collect()
 }
 
 fn nodes(samples: &Samples) -> Vec<Node> {
@@ -356,7 +341,7 @@ pub mod tests {
     #[test]
     fn doors_have_addresses_and_rates() {
         let rows = items(3000).rows(List::Doors, &items(1000), 2.0, 0);
-        assert_eq!(rows.rows, [["http", "127.0.0.1:7401", "3", "1000/s"], ["kafka", "127.0.0.1:9092", "0", "0/s"]]);
+        assert_eq!(rows.rows, [["http", "127.0.0.1:7401", "3", "1000/s"], ["kafka", "127.0.0.1:9092", "0", "-"]]);
     }
 
     #[test]

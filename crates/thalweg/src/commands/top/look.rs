@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use console::samples::{Buckets, Samples};
 use serde_json::{Map, Value, json};
 
 use super::items::{Items, List, Rows};
-use super::metrics::{Buckets, Samples};
 
 /// Metrics at one moment.
 #[derive(Clone, Debug)]

@@ -3,9 +3,7 @@
 mod board;
 mod items;
 mod look;
-mod metrics;
 mod screen;
-mod units;
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -23,9 +21,9 @@ use crate::block_on;
 use crate::commands::client_settings;
 use crate::output::{FAILED, Failure, NO_BROKER, Result, USAGE};
 use board::{Board, Link};
+pub(super) use console::samples::{Sample, Samples};
 use items::{Items, List};
 use look::Look;
-pub(super) use metrics::{Sample, Samples};
 
 /// Time limit for the answer of a broker, after which it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(2);

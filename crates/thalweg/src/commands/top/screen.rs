@@ -9,7 +9,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, RenderDirection, Row, Spar
 use super::board::{Board, Link, Series};
 use super::items::List;
 use super::look::{Latency, View};
-use super::units::{bytes, count, per_s, seconds, size};
+use console::brief::{bytes, count, per_s, seconds, size};
 
 const DIM: Style = Style::new().fg(Color::DarkGray);
 /// Smallest size of the terminal, below which nothing useful can be shown.

@@ -25,7 +25,7 @@ impl Samples {
         Self(text.lines().filter_map(parse_line).collect())
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -39,7 +39,7 @@ impl Samples {
     }
 
     /// Returns the sum of all metrics without labels whose names have this prefix and this suffix.
-    pub(super) fn sum(&self, prefix: &str, suffix: &str) -> f64 {
+    pub fn sum(&self, prefix: &str, suffix: &str) -> f64 {
         let is_meant = |sample: &&Sample| {
             sample.labels.is_empty() && sample.name.starts_with(prefix) && sample.name.ends_with(suffix)
         };
@@ -47,7 +47,7 @@ impl Samples {
     }
 
     /// Returns the values of a metric by one of its labels.
-    pub(super) fn by_label<'a>(&'a self, name: &'a str, label: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
+    pub fn by_label<'a>(&'a self, name: &'a str, label: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
         self.named(name).filter_map(move |sample| {
             let (_, value) = sample.labels.iter().find(|(name, _)| name == label)?;
             Some((value.as_str(), sample.value))
@@ -113,10 +113,10 @@ fn parse_number(text: &str) -> Option<f64> {
 
 /// Cumulative counts of a histogram, by upper bound in ascending order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Buckets(Vec<(f64, f64)>);
+pub struct Buckets(Vec<(f64, f64)>);
 
 impl Buckets {
-    pub(super) fn read(samples: &Samples, name: &str) -> Self {
+    pub fn read(samples: &Samples, name: &str) -> Self {
         let name = format!("{name}_bucket");
         let mut buckets: Vec<(f64, f64)> =
             samples.by_label(&name, "le").filter_map(|(le, count)| Some((parse_number(le)?, count))).collect();
@@ -125,7 +125,7 @@ impl Buckets {
     }
 
     /// Returns the observations since `before`, or `None` if the two are not from the same run of the same histogram.
-    pub(super) fn since(&self, before: &Self) -> Option<Self> {
+    pub fn since(&self, before: &Self) -> Option<Self> {
         let is_same = self.0.len() == before.0.len()
             && self.0.iter().zip(&before.0).all(|(now, before)| now.0 == before.0 && now.1 >= before.1);
         is_same.then(|| Self(self.0.iter().zip(&before.0).map(|(now, before)| (now.0, now.1 - before.1)).collect()))
@@ -133,7 +133,7 @@ impl Buckets {
 
     /// Returns the value that the given share of the observations did not exceed, assuming that they are evenly
     /// distributed within their bucket. For the last bucket, which has no upper bound, returns its lower bound.
-    pub(super) fn quantile(&self, share: f64) -> Option<f64> {
+    pub fn quantile(&self, share: f64) -> Option<f64> {
         let total = self.0.last().map(|(_, count)| *count).filter(|total| *total > 0.0)?;
         let wanted = share * total;
         let at = self.0.iter().position(|(_, count)| *count >= wanted && *count > 0.0)?;

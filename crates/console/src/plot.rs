@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{escape, units};
+use crate::text::escape;
+use crate::{brief, units};
 
 /// Widths of a plot that shares its row with one other plot, and with two.
 const WIDE: f64 = 560.0;
@@ -16,11 +17,20 @@ const BOTTOM: f64 = 34.0;
 const TICK_WIDTH: f64 = 90.0;
 const TICK_HEIGHT: f64 = 40.0;
 
+/// Time that an axis of [`Axis::Ago`] covers, in seconds.
+pub const AGO_S: f64 = 300.0;
+
 /// Quantity of an axis, and its scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
     /// Seconds from 0 on.
     Seconds,
+    /// Seconds before now, as negative numbers: the last [`AGO_S`].
+    Ago,
+    /// Number per second from 0 on.
+    PerSecond,
+    /// Bytes per second from 0 on.
+    BytesPerSecond,
     /// Microseconds, logarithmic.
     Latency,
     /// Part of 1, logarithmic in the remaining part: each nine has the same width.
@@ -75,13 +85,23 @@ impl Axis {
         match self {
             Self::Latency => value.max(0.1).log10(),
             Self::Quantile => -(1.0 - value.min(0.999_999_9)).log10(),
-            Self::Seconds | Self::Megabytes | Self::MegabytesPerSecond | Self::CpuPercent => value,
+            Self::Seconds
+            | Self::Ago
+            | Self::PerSecond
+            | Self::BytesPerSecond
+            | Self::Megabytes
+            | Self::MegabytesPerSecond
+            | Self::CpuPercent => value,
         }
     }
 
     pub fn show(self, value: f64) -> String {
         match self {
             Self::Seconds => format!("{} s", units::short(value)),
+            Self::Ago if value == 0.0 => "now".to_owned(),
+            Self::Ago => format!("{} ago", units::elapsed((-value * 1000.0) as u64)),
+            Self::PerSecond => brief::per_s(brief::count(value)),
+            Self::BytesPerSecond => brief::per_s(brief::bytes(value)),
             Self::Latency => units::latency(value),
             Self::Quantile => format!("p{}", units::percent(value)),
             Self::Megabytes => format!("{} MB", units::short(value)),
@@ -104,7 +124,10 @@ impl Scale {
             Axis::Latency => ((min * 2.0).floor() / 2.0, (max * 2.0).ceil() / 2.0),
             Axis::Quantile => (0.0, max),
             Axis::Seconds => (0.0, max),
-            Axis::Megabytes | Axis::MegabytesPerSecond | Axis::CpuPercent => (0.0, max * 1.08),
+            Axis::Ago => (-AGO_S, 0.0),
+            Axis::PerSecond | Axis::BytesPerSecond | Axis::Megabytes | Axis::MegabytesPerSecond | Axis::CpuPercent => {
+                (0.0, max * 1.08)
+            }
         };
         if max <= min {
             max = min + 1.0;
@@ -130,6 +153,9 @@ impl Scale {
             let steps: &[f64] = if self.max - self.min > 2.5 { &[1.0] } else { &[1.0, 2.0, 5.0] };
             let values = decades.flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)));
             return values.filter(within).collect();
+        }
+        if self.axis == Axis::Ago {
+            return (0..=5).rev().map(|part| -AGO_S * f64::from(part) / 5.0).collect();
         }
         let pixels = (self.to - self.from).abs();
         let tick = if self.axis == Axis::Seconds { TICK_WIDTH } else { TICK_HEIGHT };

@@ -1,26 +1,26 @@
-//! Formatting of numbers for people: short, and with their unit.
+//! Figures of live screens: short, with their unit, and of about the same width.
 
 /// Formats a number in at most six characters, below 1000 T: 999, 10.0 k, 1.5 M.
-pub(super) fn count(value: f64) -> String {
+pub fn count(value: f64) -> String {
     scaled(value, 1000.0, &["", " k", " M", " G", " T"])
 }
 
 /// Formats bytes with decimal units, which are usual for rates.
-pub(super) fn bytes(value: f64) -> String {
+pub fn bytes(value: f64) -> String {
     scaled_unit(value, 1000.0, &["B", "kB", "MB", "GB", "TB"])
 }
 
 /// Formats bytes with binary units, which are usual for memory.
-pub(super) fn size(value: f64) -> String {
+pub fn size(value: f64) -> String {
     scaled_unit(value, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"])
 }
 
-pub(super) fn per_s(text: String) -> String {
+pub fn per_s(text: String) -> String {
     format!("{text}/s")
 }
 
 /// Formats a time in a suitable unit: 8.2 us, 1.5 ms, 2 s.
-pub(super) fn seconds(value: f64) -> String {
+pub fn seconds(value: f64) -> String {
     let (number, unit) = match value {
         v if v < 1e-3 => (v * 1e6, "us"),
         v if v < 1.0 => (v * 1e3, "ms"),
