@@ -73,6 +73,13 @@ impl<'a> Fields<'a> {
         self.run(length)
     }
 
+    /// Reads a byte string of a fixed length.
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.run(N)?);
+        Ok(array)
+    }
+
     /// Reads a byte string with a length of 4 bytes.
     pub(crate) fn long(&mut self) -> Result<&'a [u8]> {
         let length = self.u32()? as usize;

@@ -143,6 +143,16 @@ pub fn may_hold_secrets(name: &str) -> bool {
 /// Prefix of the name of every inbox.
 pub const INBOX_PREFIX: &str = "_inbox.";
 
+/// Returns `true` if a text is a host and a port, such as `broker.example:7400` or `[::1]:7400`.
+pub fn is_host_and_port(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| {
+        let is_host = |char: char| char.is_ascii_alphanumeric() || ".-_:[]%".contains(char);
+        let is_bare_ipv6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
+        let has_port = port.parse::<u16>().is_ok_and(|port| port > 0) && !port.starts_with('+');
+        !host.is_empty() && host.chars().all(is_host) && !is_bare_ipv6 && has_port
+    })
+}
+
 fn check_topic_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > TOPIC_NAME_BYTES_MAX {
         return Err(Error::invalid(format!(

@@ -37,8 +37,9 @@ pub mod transactions;
 pub mod streams;
 pub mod cache;
 
-// The nodes of a cluster.
+// The nodes of a cluster, and the sites of a mesh.
 pub mod cluster;
+pub mod mesh;
 
 // Authentication and authorization.
 pub mod security;

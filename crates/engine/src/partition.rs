@@ -61,6 +61,8 @@ impl Partition {
         match draft.producer() {
             // The coordinator's decision is final, even if a client has written with a larger epoch.
             Some(_) if draft.is_control() => {}
+            // Sites number their records for each other, and not in each partition.
+            Some(producer) if producer.is_mesh() && !is_transactional => {}
             Some(producer) => {
                 let step = self.producers.check(producer, draft.count());
                 if let Ok(Step::Duplicate { base_offset }) = step {

@@ -43,11 +43,22 @@ pub struct Rule {
     /// Owner of the rule if its meaning depends on that: the same text may match other topics for another owner.
     whose: Arc<str>,
     takes: Arc<dyn Fn(&TopicName) -> bool + Send + Sync>,
+    /// Glob pattern that matches the names of all these topics, if there is one.
+    glob: Option<Arc<str>>,
 }
 
 impl Rule {
     pub fn new(text: &str, whose: &str, takes: impl Fn(&TopicName) -> bool + Send + Sync + 'static) -> Self {
-        Self { text: text.into(), whose: whose.into(), takes: Arc::new(takes) }
+        Self { text: text.into(), whose: whose.into(), takes: Arc::new(takes), glob: None }
+    }
+
+    /// Sets a glob pattern that matches the names of all topics of the rule. Other sites of a mesh know them by it.
+    pub fn with_glob(self, glob: &str) -> Self {
+        Self { glob: Some(glob.into()), ..self }
+    }
+
+    pub(crate) fn glob(&self) -> Option<&str> {
+        self.glob.as_deref()
     }
 }
 
@@ -107,7 +118,7 @@ impl Pattern {
     }
 }
 
-fn wildcard_matches(pattern: &str, topic: &str) -> bool {
+pub(crate) fn wildcard_matches(pattern: &str, topic: &str) -> bool {
     let mut tokens = topic.split('.');
     for want in pattern.split('.') {
         match (want, tokens.next()) {

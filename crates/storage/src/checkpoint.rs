@@ -200,6 +200,7 @@ pub(crate) fn get_bytes(input: &mut &[u8]) -> Result<Bytes, Malformed> {
 #[cfg(test)]
 mod tests {
     use engine::catalog::Change;
+    use engine::mesh::MeshMode;
     use engine::{Codec, OwnSettings, Storage, TopicName, TopicSettings};
 
     use super::*;
@@ -214,6 +215,7 @@ mod tests {
             segment_bytes: 1 << 20,
             segment_ms: 7,
             compaction_lag_ms: (8, 9),
+            mesh: MeshMode::Live,
             own: Some(OwnSettings::ALL),
             ..TopicSettings::default()
         };

@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use consensus::NodeId;
+use engine::ids::is_host_and_port;
 use engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -238,14 +239,7 @@ impl fmt::Debug for Identity {
 
 /// Checks that a text is a host and a port.
 pub fn check_address(address: &str) -> Result<()> {
-    let is_good = address.len() <= ADDRESS_BYTES_MAX
-        && address.rsplit_once(':').is_some_and(|(host, port)| {
-            let is_host = |char: char| char.is_ascii_alphanumeric() || ".-_:[]%".contains(char);
-            let is_bare_ipv6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
-            let has_port = port.parse::<u16>().is_ok_and(|port| port > 0) && !port.starts_with('+');
-            !host.is_empty() && host.chars().all(is_host) && !is_bare_ipv6 && has_port
-        });
-    if is_good {
+    if address.len() <= ADDRESS_BYTES_MAX && is_host_and_port(address) {
         return Ok(());
     }
     Err(Error::invalid(format!(

@@ -151,6 +151,7 @@ impl Change {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mesh::MeshMode;
 
     #[test]
     fn a_change_is_read_as_it_was_written_and_may_come_twice() {
@@ -164,6 +165,7 @@ mod tests {
             retention_ms: 5,
             batch_bytes_max: 200,
             keeps_unacked: true,
+            mesh: MeshMode::Live,
             ..TopicSettings::default()
         };
         let alter = Change::Alter { id: 7, settings: wanted };

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use crate::codec::Codec;
 use crate::error::{Error, Result};
 use crate::limits::{BATCH_BYTES_MAX, PARTITIONS_MAX};
+use crate::mesh::MeshMode;
 
 /// Storage of a topic's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,6 +123,9 @@ pub struct TopicSettings {
     /// Minimum age in ms at which a record is compacted, and maximum age at which it has to be compacted; 0 is no
     /// limit.
     pub compaction_lag_ms: (u64, u64),
+    /// Relation of the topic to the mesh. It never follows the broker's settings, and is off for the broker's internal
+    /// topics, inboxes and channels.
+    pub mesh: MeshMode,
     /// Settings that the topic overrides; the others follow the broker's. With `None` the topic overrides the settings
     /// that differ from [`TopicSettings::of_broker`].
     pub own: Option<OwnSettings>,
@@ -143,6 +147,7 @@ impl Default for TopicSettings {
             segment_bytes: 0,
             segment_ms: 0,
             compaction_lag_ms: (0, 0),
+            mesh: MeshMode::Off,
             own: None,
         }
     }
@@ -258,6 +263,12 @@ impl TopicSettings {
                 self.storage.name()
             )));
         }
+        if self.mesh.is_offered() && self.storage == Storage::Memory {
+            return Err(Error::invalid(
+                "a topic in memory is not copied by other sites, since it does not survive a restart: use storage \
+                 disk, with a broker that was started with --data DIR",
+            ));
+        }
         Ok(())
     }
 }
@@ -276,6 +287,7 @@ pub struct SettingsChange {
     pub segment_bytes: Option<u64>,
     pub segment_ms: Option<u64>,
     pub compaction_lag_ms: Option<(u64, u64)>,
+    pub mesh: Option<MeshMode>,
     /// Settings that the topic overrides after the change. `None` keeps the present ones and adds those that the change
     /// names.
     pub own: Option<OwnSettings>,
@@ -301,6 +313,7 @@ impl SettingsChange {
             segment_bytes: self.segment_bytes.unwrap_or(settings.segment_bytes),
             segment_ms: self.segment_ms.unwrap_or(settings.segment_ms),
             compaction_lag_ms: self.compaction_lag_ms.unwrap_or(settings.compaction_lag_ms),
+            mesh: self.mesh.unwrap_or(settings.mesh),
             ..*settings
         }
     }
@@ -396,5 +409,22 @@ mod tests {
         assert_eq!(SettingsChange::default().of(&settings), settings);
         let change = SettingsChange { retention_ms: Some(5), compact: Some(true), ..SettingsChange::default() };
         assert_eq!(change.of(&settings), TopicSettings { retention_ms: 5, compact: true, ..settings });
+    }
+
+    #[test]
+    fn topics_of_any_storage_can_be_in_the_mesh() {
+        let live = SettingsChange { mesh: Some(MeshMode::Live), ..SettingsChange::default() };
+        assert!(!live.is_empty());
+        for storage in Storage::ALL {
+            let off = TopicSettings { storage, ..TopicSettings::default() };
+            let settings = live.of(&off);
+            assert_eq!((off.mesh, settings), (MeshMode::Off, TopicSettings { mesh: MeshMode::Live, ..off }));
+            assert_eq!(settings.validate(), Ok(()), "{storage:?}");
+            assert!(!settings.is_as(&off));
+            // The topic keeps its mode, whatever the broker's settings and other changes of the topic are.
+            assert_eq!(settings.or(&TopicSettings::default()).mesh, MeshMode::Live);
+            assert_eq!(off.or(&settings).mesh, MeshMode::Off);
+            assert_eq!(SettingsChange::default().of(&settings).mesh, MeshMode::Live);
+        }
     }
 }

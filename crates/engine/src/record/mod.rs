@@ -33,11 +33,14 @@ use crate::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX, RECORDS_EXP
 
 mod arrival;
 mod marker;
+mod producer;
 mod recompress;
 mod records;
 mod thin;
 
 pub use marker::{Decision, Marker};
+pub use producer::Producer;
+use producer::{producer_of, put_producer};
 pub use records::{RecordIter, Records};
 use records::{read_header, read_record};
 
@@ -114,18 +117,6 @@ impl std::str::FromStr for Acks {
             .find(|acks| acks.name() == text)
             .ok_or_else(|| Error::invalid(format!("acks is none, accepted, committed or default, not '{text}'")))
     }
-}
-
-/// Producer of a batch, and the position of the batch among all that this producer wrote to the partition. It lets a
-/// partition append a batch once, however often it is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Producer {
-    /// Id that the broker has assigned to this producer only, ever.
-    pub id: i64,
-    /// Epoch, which rises when another instance takes over the id.
-    pub epoch: i16,
-    /// Number of the batch's first record. The others follow; 0 follows `i32::MAX`.
-    pub sequence: i32,
 }
 
 /// Record that owns its bytes: the form that publishers send and subscribers receive.
@@ -440,18 +431,6 @@ impl DraftBatch {
         has_bit(&self.bytes, CONTROL_BIT)
     }
 
-    /// Marks the batch as part of its producer's transaction.
-    pub fn set_transactional(&mut self) {
-        self.bytes[AT_ATTRIBUTES + 1] |= TRANSACTIONAL_BIT;
-        seal(&mut self.bytes);
-    }
-
-    /// Sets the producer and the sequence of the batch.
-    pub fn set_producer(&mut self, producer: Producer) {
-        put_producer(&mut self.bytes, Some(producer));
-        seal(&mut self.bytes);
-    }
-
     /// Returns the key of the first record if it has one and the batch is not compressed.
     pub fn first_key(&self) -> Option<&[u8]> {
         if self.codec() != Ok(Codec::None) {
@@ -612,22 +591,6 @@ fn codec_of(batch: &[u8]) -> Result<Codec> {
 
 fn has_bit(batch: &[u8], bit: u8) -> bool {
     batch[AT_ATTRIBUTES + 1] & bit != 0
-}
-
-fn producer_of(batch: &[u8]) -> Option<Producer> {
-    let producer = Producer {
-        id: u64_at(batch, AT_PRODUCER_ID) as i64,
-        epoch: (u32_at(batch, AT_PRODUCER_EPOCH) >> 16) as i16,
-        sequence: u32_at(batch, AT_BASE_SEQUENCE) as i32,
-    };
-    (producer.id >= 0).then_some(producer)
-}
-
-fn put_producer(batch: &mut [u8], producer: Option<Producer>) {
-    let Producer { id, epoch, sequence } = producer.unwrap_or(Producer { id: -1, epoch: -1, sequence: -1 });
-    put_at(batch, AT_PRODUCER_ID, &id.to_be_bytes());
-    put_at(batch, AT_PRODUCER_EPOCH, &epoch.to_be_bytes());
-    put_at(batch, AT_BASE_SEQUENCE, &sequence.to_be_bytes());
 }
 
 /// Writes the checksum after all fields that it covers.

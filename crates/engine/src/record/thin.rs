@@ -1,11 +1,11 @@
 //! Batches that lose records to compaction and keep their place: the remaining records keep their offsets. A batch
 //! still spans from its base offset to the one after its last, so that a log has no gaps between batches.
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 
 use super::{
     AT_ATTRIBUTES, AT_LAST_OFFSET_DELTA, AT_LENGTH, AT_MAX_TIMESTAMP, AT_RECORD_COUNT, BATCH_HEADER_BYTES,
-    BatchBuilder, CODEC_BITS, LENGTH_OVERHEAD, RecordBatch, RecordView, put_at, read_record, seal,
+    BatchBuilder, CODEC_BITS, DraftBatch, LENGTH_OVERHEAD, RecordBatch, RecordView, put_at, read_record, seal,
 };
 use crate::error::{Error, Result};
 use crate::ids::Offset;
@@ -55,6 +55,23 @@ impl RecordBatch {
         put_at(&mut bytes, AT_RECORD_COUNT, &count.to_be_bytes());
         seal(&mut bytes);
         Ok(Self { bytes: bytes.into() })
+    }
+
+    /// Returns the bytes of a batch with all records that this one has, and without holes between them, so that it can
+    /// be published again; `None` if it has none.
+    pub fn without_holes(&self) -> Result<Option<Bytes>> {
+        match u64::from(self.count()) {
+            0 => return Ok(None),
+            count if count == self.next_offset() - self.base_offset() => return Ok(Some(self.bytes().clone())),
+            _thinned => {}
+        }
+        let mut builder = BatchBuilder::with_room(self.len());
+        for record in &self.records()? {
+            let record = record?;
+            let headers: Vec<_> = record.headers().collect();
+            builder.push(record.timestamp_ms, record.key, record.value, &headers)?;
+        }
+        Ok(builder.finish().map(DraftBatch::into_bytes))
     }
 
     /// Returns the batch without its records. The records are not read.
@@ -132,6 +149,10 @@ mod tests {
             assert_eq!((thin.base_offset(), thin.next_offset(), thin.count()), (5000, 5100, 10));
             assert_eq!((thin.max_timestamp_ms(), thin.codec()), (1093, Ok(codec)));
             assert_eq!(thin.producer(), whole.producer());
+            assert_eq!(whole.without_holes(), Ok(Some(whole.bytes().clone())));
+            let again = thin.without_holes().expect("it decodes").expect("records");
+            let again = DraftBatch::parse(BytesMut::from(&again[..])).expect("it has no hole").stamp(7);
+            assert_eq!((offsets(&again), again.max_timestamp_ms()), ((7..17).collect::<Vec<_>>(), 1093));
             assert!(thin.len() < whole.len());
             // A read from the middle returns the remaining records from there on.
             let from = thin.records_from(5050).expect("it decodes");
@@ -142,6 +163,7 @@ mod tests {
     #[test]
     fn a_batch_without_records_keeps_its_place() {
         let none = batch(Codec::Lz4, 40).thinned(|_| false).expect("it decodes");
+        assert_eq!(none.without_holes(), Ok(None));
         let none = RecordBatch::parse(none.bytes().clone()).expect("a batch");
         assert_eq!((none.base_offset(), none.next_offset(), none.count()), (40, 140, 0));
         assert_eq!(offsets(&none), Vec::<Offset>::new());
@@ -152,7 +174,7 @@ mod tests {
         for (from, to, next) in [(0, 1, 1), (7, 19, 19), (5, 1 << 40, 5 + (1 << 31))] {
             let hole = RecordBatch::parse(RecordBatch::hole(from, to).bytes().clone()).expect("a batch");
             assert_eq!((hole.base_offset(), hole.next_offset(), hole.count()), (from, next, 0));
-            assert_eq!(offsets(&hole), []);
+            assert_eq!(offsets(&hole), Vec::<u64>::new());
         }
     }
 
@@ -181,7 +203,7 @@ mod tests {
     #[test]
     fn nobody_publishes_a_batch_with_holes() {
         let thin = batch(Codec::None, 0).thinned(|record| record.offset > 0).expect("it decodes");
-        let refused = crate::record::DraftBatch::parse(BytesMut::from(&thin.bytes()[..])).expect_err("it has a hole");
+        let refused = DraftBatch::parse(BytesMut::from(&thin.bytes()[..])).expect_err("it has a hole");
         assert!(refused.message.contains("99 records and a last offset delta of 99"), "{refused}");
     }
 }
