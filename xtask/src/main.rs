@@ -140,6 +140,11 @@ const COMMANDS: &[Command] = &[
         run: simulate::run,
     },
     Command {
+        usage: "simulate sites [seeds] [--from N]",
+        about: "Simulate the discovery of a mesh: faults, planted bugs, and up to 100,000 sites (--sizes N,N.. only)",
+        run: simulate::run,
+    },
+    Command {
         usage: "chaos [--minutes N]",
         about: "Faults for a cluster under load, then checks (--seed S, --nodes 3|5, --loopback, --fresh, --release)",
         run: chaos::run,

@@ -19,16 +19,22 @@ Simulate a cluster: disks, network, clocks and faults from a seed
 Usage: thalweg-sim replicas [--seeds N] [--from SEED] [--events N] [--jobs N]
        thalweg-sim replicas --bugs [--seeds N]
        thalweg-sim nodes|views [--seeds N] [--from SEED] [--events N] [--jobs N]
+       thalweg-sim sites [--bugs] [--seeds N] [--from SEED] [--events N] [--jobs N]
+       thalweg-sim sites --sizes N,N.. [--from SEED]
+       thalweg-sim sites --tables
 
   replicas     the consensus, with a model of everything else
   nodes        whole nodes with their stores, whose leaders serve partitions
   views        the same, with brokers that serve a queue, a durable cache and a consumer group
+  sites        the discovery of a mesh: small meshes with faults, or large ones that are measured
 
   --seeds N    seeds to run [10000]; with --bugs, at most so many for each bug
   --from SEED  first seed [0]
   --events N   events with faults in each run [2000]
   --jobs N     threads [all cores]
   --bugs       plant each known bug in turn and report the first seed that finds it
+  --sizes N,.. numbers of sites of the meshes that are measured, such as 1000,10000
+  --tables     check the tables of sites: 1000 changes of interest per second, and more topics than the limit
 ";
 
 struct Options {
@@ -46,13 +52,18 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
         ["replicas", rest @ ..] => match options(rest) {
-            Ok(options) if options.has_bugs => find_bugs(&options),
+            Ok(options) if options.has_bugs => find_bugs(
+                &options,
+                &Bug::ALL,
+                |bug| bug.about(),
+                |seed, events, bug| replicas::run(seed, events, Some(bug)).err(),
+            ),
             Ok(options) => run_seeds("replicas", &options, |seed, events| replicas::run(seed, events, None)),
             Err(reason) => refuse(&reason),
         },
         #[cfg(feature = "nodes")]
         [name @ ("nodes" | "views"), rest @ ..] => match options(rest) {
-            Ok(options) if options.has_bugs => refuse("bugs are planted in replicas only"),
+            Ok(options) if options.has_bugs => refuse("bugs are planted in replicas and sites only"),
             Ok(options) => {
                 let serving = if *name == "nodes" { Serving::Logs } else { Serving::Views };
                 let run = |seed, events| sim::nodes::run(serving, seed, events);
@@ -60,11 +71,35 @@ fn main() -> ExitCode {
             }
             Err(reason) => refuse(&reason),
         },
+        #[cfg(feature = "sites")]
+        ["sites", "--sizes", sizes, rest @ ..] => match (numbers(sizes), options(rest)) {
+            (Ok(sizes), Ok(options)) => measure(&sizes, options.from),
+            (Err(reason), _) | (_, Err(reason)) => refuse(&reason),
+        },
+        #[cfg(feature = "sites")]
+        ["sites", "--tables"] => check_tables(),
+        #[cfg(feature = "sites")]
+        ["sites", rest @ ..] => match options(rest) {
+            Ok(options) if options.has_bugs => {
+                use sim::sites::{Bug, run};
+                find_bugs(
+                    &options,
+                    &Bug::ALL,
+                    |bug| bug.about(),
+                    |seed, events, bug| run(seed, events, Some(bug)).err(),
+                )
+            }
+            Ok(options) => {
+                let run = |seed, events| sim::sites::run(seed, events, None);
+                run_seeds("sites", &Options { report_every: 1000, ..options }, run)
+            }
+            Err(reason) => refuse(&reason),
+        },
         ["--help" | "-h"] => {
             print!("{HELP}");
             ExitCode::SUCCESS
         }
-        _ => refuse("choose a simulation: replicas, nodes or views"),
+        _ => refuse("choose a simulation: replicas, nodes, views or sites"),
     }
 }
 
@@ -93,6 +128,48 @@ fn options(args: &[&str]) -> Result<Options, String> {
         }
     }
     Ok(options)
+}
+
+/// Reads numbers with commas between them.
+#[cfg(feature = "sites")]
+fn numbers(text: &str) -> Result<Vec<usize>, String> {
+    text.split(',').map(|one| one.parse().map_err(|error| format!("--sizes {text}: {error}"))).collect()
+}
+
+/// Measures meshes of these sizes, the first one first.
+#[cfg(feature = "sites")]
+fn measure(sizes: &[usize], seed: u64) -> ExitCode {
+    let measured: Result<Vec<_>, Violation> = sizes.iter().map(|sites| sim::sites::measure(*sites, seed)).collect();
+    match measured {
+        Ok(measured) => {
+            print!("{}", sim::sites::table(&measured));
+            ExitCode::SUCCESS
+        }
+        Err(violation) => {
+            eprintln!("seed {seed}: {}", violation.0);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Seconds of changes of interest, and topics above the limit.
+#[cfg(feature = "sites")]
+const TABLES: (u64, usize) = (60, 1000);
+
+#[cfg(feature = "sites")]
+fn check_tables() -> ExitCode {
+    let changed = sim::sites::change_interest(TABLES.0, 0);
+    let refused = sim::sites::exceed_limit(TABLES.1);
+    match (changed, refused) {
+        (Ok(tables), Ok(refused)) => {
+            println!("{tables}\n{refused} topics above the limit of a site were refused by every directory");
+            ExitCode::SUCCESS
+        }
+        (Err(violation), _) | (_, Err(violation)) => {
+            eprintln!("{}", violation.0);
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Panics of the engine are caught and reported as violations: their text on the screen would only hide them.
@@ -159,17 +236,23 @@ fn catch<R>(run: impl FnOnce() -> Result<R, Violation>) -> Result<R, Violation> 
     })
 }
 
-fn find_bugs(options: &Options) -> ExitCode {
+/// Plants each bug in turn, and runs seeds until one of them finds it.
+fn find_bugs<B: Copy>(
+    options: &Options,
+    bugs: &[B],
+    about: impl Fn(B) -> &'static str,
+    run: impl Fn(u64, usize, B) -> Option<Violation>,
+) -> ExitCode {
     hide_panics();
     let mut missed = 0;
-    for bug in Bug::ALL {
+    for bug in bugs {
         let found = (options.from..options.from + options.seeds)
-            .find_map(|seed| Some((seed, replicas::run(seed, options.events, Some(bug)).err()?)));
+            .find_map(|seed| Some((seed, run(seed, options.events, *bug)?)));
         match found {
-            Some((seed, violation)) => println!("{:<58} seed {seed:>5}: {}", bug.about(), violation.0),
+            Some((seed, violation)) => println!("{:<58} seed {seed:>5}: {}", about(*bug), violation.0),
             None => {
                 missed += 1;
-                println!("{:<58} NOT FOUND in {} seeds", bug.about(), options.seeds);
+                println!("{:<58} NOT FOUND in {} seeds", about(*bug), options.seeds);
             }
         }
     }
