@@ -5,10 +5,11 @@
 //! log, so that a listener never decides how the records of a topic are kept. A topic created with the name replaces
 //! the channel and takes over its listeners.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use engine::limits::CHANNELS_MAX;
+use engine::mesh::{ListenedTopics, MeshMode, SiteListener};
 use engine::{Error, PartitionId, Pattern, Result, Start, Storage, TopicId, TopicName, TopicSettings};
 
 use crate::admission::LogBudget;
@@ -52,6 +53,11 @@ pub(crate) struct Listeners {
 }
 
 impl Listener {
+    /// Returns `true` if the subscription receives records published to a name without a topic.
+    fn is_of_channels(&self) -> bool {
+        self.subscriber.scope.is_channel
+    }
+
     fn joins(&self, cell: &Arc<PartitionCell>) -> Result<()> {
         cell.join(&self.subscriber, &Start::Live, cell, self.group.as_deref()).map(drop)
     }
@@ -120,6 +126,40 @@ impl Listeners {
         self.named.get(name).into_iter().flatten().chain(patterns.map(|(_, listener)| listener))
     }
 
+    /// Returns `true` if a subscription receives records published to this name, if it has no topic.
+    pub(crate) fn has_listener(&self, name: &TopicName) -> bool {
+        self.matching(name).any(Listener::is_of_channels)
+    }
+
+    /// Returns `true` if a subscription that may read this channel receives records published to it.
+    pub(crate) fn has_reader(&self, name: &TopicName) -> bool {
+        let may_read = |listener: &Listener| listener.subscriber.scope.permit.allows(name, true);
+        self.matching(name).any(|listener| listener.is_of_channels() && may_read(listener))
+    }
+
+    /// Returns different patterns of subscriptions, as other sites of a mesh are told them, until there are more than
+    /// `max`.
+    pub(crate) fn of_patterns(&self, max: usize) -> BTreeSet<SiteListener> {
+        let of = |(pattern, listener): &(Pattern, Listener)| {
+            SiteListener::new(ListenedTopics::of(pattern)?, listener.group.as_deref()).ok()
+        };
+        let mut found = BTreeSet::new();
+        for listener in self.patterns.iter().filter_map(of) {
+            found.insert(listener);
+            if found.len() > max {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Returns names that subscriptions listen to as channels, at most `max`.
+    pub(crate) fn of_channels(&self, max: usize) -> HashSet<TopicName> {
+        let is_channel = |listeners: &Vec<Listener>| listeners.iter().any(Listener::is_of_channels);
+        let names = self.named.iter().filter(|(name, listeners)| !name.is_hidden() && is_channel(listeners));
+        names.map(|(name, _)| name.clone()).take(max).collect()
+    }
+
     /// Adds all listeners of the name of a new topic to it, before any client can publish to it.
     pub(crate) fn join_topic(&mut self, topic: &Topic) -> Result<()> {
         self.matching(&topic.name).try_for_each(|listener| listener.joins_topic(topic, false))?;
@@ -145,8 +185,7 @@ impl Listeners {
         if let Some(channel) = self.channels.get(name) {
             return Ok(Some(channel.clone()));
         }
-        let is_listening = |listener: &Listener| listener.subscriber.scope.is_channel;
-        if !self.matching(name).any(is_listening) {
+        if !self.has_listener(name) {
             return Ok(None);
         }
         if self.channels.len() >= CHANNELS_MAX {
@@ -165,10 +204,11 @@ impl Listeners {
             storage: Storage::Memory,
             retention_bytes: CHANNEL_BYTES,
             retention_ms: CHANNEL_MS,
+            mesh: MeshMode::Off,
             ..defaults
         };
         let channel = Topic::in_memory(name.clone(), id, settings, epoch);
-        for listener in self.matching(name).filter(|listener| is_listening(listener)) {
+        for listener in self.matching(name).filter(|listener| listener.is_of_channels()) {
             listener.joins_topic(&channel, true)?;
         }
         self.channels.insert(name.clone(), channel.clone());

@@ -24,7 +24,7 @@
 //! start has the topic as it was before.
 
 use engine::queue::QueueName;
-use engine::{Error, ErrorKind, Result, SettingsChange, TopicSettings};
+use engine::{Error, ErrorKind, Result, SettingsChange, TopicName, TopicSettings};
 
 use crate::broker::Broker;
 use crate::topic::{Topic, TopicStatus, refuse_internal};
@@ -36,11 +36,20 @@ impl Broker {
     /// Queues over a deleted topic of this name read the new one from its beginning.
     pub async fn create_topic(&self, name: &str, settings: TopicSettings) -> Result<TopicStatus> {
         let act = async {
+            settings.mesh.check_chosen()?;
             let topic = self.create_resolved(name, settings).await?;
             self.queues.follow_topic(&topic).await;
             Ok(self.status_of(&topic))
         };
         self.core.audited("create topic", name, act).await
+    }
+
+    /// Creates a copy of a topic of another site with these settings, and returns when it is durable. One that exists
+    /// keeps its settings.
+    pub async fn create_copy(&self, name: &TopicName, settings: TopicSettings) -> Result<TopicStatus> {
+        let topic = self.create_copy_resolved(name, settings).await?;
+        self.queues.follow_topic(&topic).await;
+        Ok(self.status_of(&topic))
     }
 
     /// Grows a topic to this number of partitions, and returns when they are durable. The number can only rise:

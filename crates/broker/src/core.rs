@@ -21,6 +21,7 @@ use crate::doors::Doors;
 use crate::lanes::Lanes;
 use crate::leadership::Role;
 use crate::limited::Limited;
+use crate::mesh::MeshCell;
 use crate::metrics::{Exposition, Metrics, expose_store};
 use crate::peers::Peers;
 use crate::producers::ProducerIds;
@@ -77,6 +78,7 @@ pub struct Core {
     /// Number of topics in memory that were created.
     volatile_topics: AtomicU64,
     doors: Arc<Doors>,
+    pub(crate) mesh: MeshCell,
     instance: u64,
     shards: Shards,
     role: Role,
@@ -154,6 +156,7 @@ impl Core {
             producer_ids,
             volatile_topics: AtomicU64::new(0),
             doors: Arc::default(),
+            mesh: MeshCell::default(),
             instance,
             shards,
             role,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use engine::mesh::MeshMode;
 use engine::{Error, ErrorKind, Isolation, Offset, PartitionId, RecordBatch, Result};
 use storage::Read;
 
@@ -115,7 +116,7 @@ impl Core {
     ) -> Result<Option<Fetched>> {
         self.check_read_of_records(topic)?;
         self.check_read(topic)?;
-        let cell = self.topic(topic)?.partition(partition)?;
+        let cell = self.fetched(topic, partition)?;
         let (extent, read) = cell.begin_read(offset, bytes_max.min(FETCH_BYTES_MAX))?;
         Ok(match read {
             Read::Batches(batches) => Some(Fetched::of(extent, batches)),
@@ -123,12 +124,22 @@ impl Core {
         })
     }
 
+    /// Returns a partition from which a client fetches.
+    fn fetched(&self, topic: &str, partition: PartitionId) -> Result<Arc<PartitionCell>> {
+        let topic = self.topic(topic)?;
+        let cell = topic.partition(partition)?;
+        if topic.settings.mesh == MeshMode::Live {
+            cell.note_fetch();
+        }
+        Ok(cell)
+    }
+
     /// Returns batches of many partitions, in the order of `from`. If they have fewer than `bytes_min` bytes, waits for
     /// more on all of them together. The caller must have checked that the reader may read these topics.
     pub async fn fetch_many(&self, from: &[FetchFrom<'_>], limits: FetchLimits) -> Vec<Result<Fetched>> {
         let cell = |from: &FetchFrom<'_>| {
             self.check_read(from.topic)?;
-            self.topic(from.topic)?.partition(from.partition)
+            self.fetched(from.topic, from.partition)
         };
         let cells: Vec<_> = from.iter().map(cell).collect();
         let all = read_all(&cells, from, &limits).await;

@@ -6,6 +6,7 @@
 // The table of contents: a broker, and what a change of a topic means for its views.
 mod broker;
 mod control;
+mod copies;
 mod access;
 mod upkeep;
 
@@ -22,6 +23,7 @@ mod transactions;
 mod core;
 mod leading;
 mod cluster;
+mod sites;
 mod arrivals;
 mod publish;
 mod fetch;
@@ -42,6 +44,7 @@ mod topic;
 mod partition;
 mod log;
 mod leadership;
+mod mesh;
 mod retention;
 mod view;
 mod subscriber;
@@ -61,6 +64,7 @@ mod lanes;
 mod logins;
 mod peers;
 mod quotas;
+mod reader;
 mod recent;
 mod tenant_quotas;
 mod turns;
@@ -93,6 +97,7 @@ pub use holdings::{Hold, Holding};
 pub use lanes::{LanePolicy, Lanes};
 pub use leadership::{IN_SYNC_BYTES, Leadership, NodeInfo, Nodes, Removing};
 pub use logins::LoginSource;
+pub use mesh::{LiveTopic, Mesh, Operating};
 pub use metrics::Metrics;
 pub use peers::{Networks, PeerLimits};
 pub use permit::Permit;
@@ -104,6 +109,7 @@ pub use queues::{
     Settlement,
 };
 pub use quotas::Usage;
+pub use reader::Reader;
 pub use security::{
     CertificateCheck, ClientCertificate, Identity, QuotaChange, Sasl, SaslStep, Security, SigningKey, TOKEN_EXPIRED,
     Unwelcome, UserStatus, unknown_mechanism,

@@ -3,9 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use engine::ids::is_inbox;
+use engine::mesh::Groups;
 use engine::{Acks, DraftBatch, Error, ErrorKind, Offset, PartitionId, Result, Storage, TopicName};
+use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
+use crate::channels::Listeners;
 use crate::commit::{Appended, Commit};
 use crate::core::Core;
 use crate::partition::{AppendOptions, Blocking, PartitionCell, Refused};
@@ -50,15 +54,36 @@ pub struct CommittingPublish {
 
 /// A batch that may not be appended to its partition yet.
 pub struct WaitingPublish {
-    cell: Arc<PartitionCell>,
-    options: AppendOptions,
+    begin: Option<Instant>,
     batch: DraftBatch,
     waits: Waits,
-    begin: Option<Instant>,
 }
 
-/// Reason for which a batch waits.
+/// Cause for which a batch waits.
 enum Waits {
+    /// A partition takes no more, or the records have to be checked.
+    Here { cell: Arc<PartitionCell>, options: AppendOptions, cause: Cause },
+    /// The batch is for an inbox that this site does not have: another site of the mesh may have it.
+    Away(TopicName),
+}
+
+/// Destination of a batch in its topic.
+pub(crate) struct Destination {
+    /// Partition, or `None` for the one that the topic chooses.
+    pub partition: Option<PartitionId>,
+    /// Queue groups that get the batch.
+    pub groups: Groups,
+}
+
+/// Topic or channel of a name.
+enum Named<'c> {
+    Topic(Arc<Topic>),
+    /// No topic of the name can be created before the listeners are unlocked.
+    Channel(Arc<Topic>, MutexGuard<'c, Listeners>),
+}
+
+/// Cause for which a batch waits for its partition.
+enum Cause {
     /// The records have to be checked against the settings of the topic.
     Check(Arc<Topic>),
     Room(Blocking),
@@ -92,8 +117,15 @@ impl Core {
     ) -> Result<Attempt> {
         refuse_internal(topic)?;
         let begin = self.settings().timings.then(Instant::now);
+        if is_inbox(topic) && !self.has_topic(topic) && self.mesh.get().is_ok() {
+            let waits = Waits::Away(TopicName::parse(topic)?);
+            return Ok(Attempt::Waits(Box::new(WaitingPublish { begin, batch, waits })));
+        }
         let attempt = self.topic_for(topic, &batch);
-        let attempt = attempt.and_then(|topic| self.place(&topic, partition, acks, batch, begin, wakes));
+        let attempt = attempt.and_then(|topic| {
+            let to = Destination { partition, groups: Groups::All };
+            self.place(&topic, to, acks, batch, begin, wakes)
+        });
         if matches!(attempt, Ok(Attempt::Done(_)) | Err(_)) {
             self.count_publish(attempt.is_err(), begin, wakes);
         }
@@ -117,46 +149,83 @@ impl Core {
         wakes: &mut Wakes,
     ) -> Result<Option<Attempt>> {
         refuse_internal(name.as_str())?;
-        let begin = self.settings().timings.then(Instant::now);
-        let attempt = self.place_in_channel(name, batch, begin, wakes);
-        if matches!(attempt, Ok(Some(Attempt::Done(_))) | Err(_)) {
-            self.count_publish(attempt.is_err(), begin, wakes);
-        }
-        attempt
+        let to = Destination { partition: Some(0), groups: Groups::All };
+        self.try_publish_to_channel(name, to, |_topic| Ok(()), batch, wakes)
     }
 
-    fn place_in_channel(
+    /// Publishes a batch of another site of the mesh: to the live topic or the inbox of this name, or else to its
+    /// listeners. Fails as not found if this site has none of them.
+    pub async fn publish_from_site(
         &self,
         name: &TopicName,
+        partition: PartitionId,
+        groups: Groups,
         batch: DraftBatch,
-        begin: Option<Instant>,
+        wakes: &mut Wakes,
+    ) -> Result<Published> {
+        refuse_internal(name.as_str())?;
+        let not_taken = || Error::not_found(format!("{name} is neither a live topic here nor listened to"));
+        let check = |topic: &Topic| if topic.takes_from_sites() { Ok(()) } else { Err(not_taken()) };
+        if name.is_inbox() && !self.has_topic(name.as_str()) {
+            return Err(not_taken());
+        }
+        let to = Destination { partition: Some(partition), groups };
+        match self.try_publish_to_channel(name, to, check, batch, wakes)? {
+            Some(attempt) => self.finish_attempt(attempt, wakes).await,
+            None => Err(not_taken()),
+        }
+    }
+
+    fn try_publish_to_channel(
+        &self,
+        name: &TopicName,
+        to: Destination,
+        check: impl FnOnce(&Topic) -> Result<()>,
+        batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> Result<Option<Attempt>> {
-        let find = || self.topics.read().get(name.as_str()).cloned();
-        let topic = match find() {
-            Some(topic) => topic,
-            None => {
-                let mut listeners = self.listeners.lock();
-                // The topic may have been created since the first lookup. No topic can be created while the listeners
-                // are locked.
-                match find() {
-                    Some(topic) => topic,
-                    None => {
-                        let admit = || {
-                            self.check_leads()?;
-                            self.peers().admit(Created::Channel)?;
-                            Ok((self.next_volatile_id(), self.topic_defaults(Storage::Memory)))
-                        };
-                        let Some(channel) = listeners.channel(name, self.log_budget(), admit, self.epoch())? else {
-                            return Ok(None);
-                        };
-                        let options = AppendOptions::of(&channel.settings, false, self.now_ms());
-                        return self.try_append(&channel.partition(0)?, options, batch, begin, wakes).map(Some);
-                    }
-                }
+        let begin = self.settings().timings.then(Instant::now);
+        let placed = match self.topic_or_channel(name) {
+            Ok(None) => return Ok(None),
+            Ok(Some(Named::Channel(channel, listeners))) => {
+                let options = AppendOptions::of(&channel.settings, false, self.now_ms());
+                let options = AppendOptions { groups: to.groups, ..options };
+                let attempt =
+                    channel.partition(0).and_then(|cell| self.try_append(&cell, options, batch, begin, wakes));
+                drop(listeners);
+                attempt
             }
+            Ok(Some(Named::Topic(topic))) => check(&topic).and_then(|()| {
+                let partition = to.partition.map(|partition| partition % topic.partitions().len() as u32);
+                self.place(&topic, Destination { partition, ..to }, Acks::Accepted, batch, begin, wakes)
+            }),
+            Err(error) => Err(error),
         };
-        self.place(&topic, Some(0), Acks::Accepted, batch, begin, wakes).map(Some)
+        if matches!(placed, Ok(Attempt::Done(_)) | Err(_)) {
+            self.count_publish(placed.is_err(), begin, wakes);
+        }
+        placed.map(Some)
+    }
+
+    /// Returns the topic of a name, or else its channel, which is created if the name has listeners.
+    fn topic_or_channel(&self, name: &TopicName) -> Result<Option<Named<'_>>> {
+        let find = || self.topics.read().get(name.as_str()).cloned();
+        if let Some(topic) = find() {
+            return Ok(Some(Named::Topic(topic)));
+        }
+        let mut listeners = self.listeners.lock();
+        // The topic may have been created since the first lookup. No topic can be created while the listeners are
+        // locked.
+        if let Some(topic) = find() {
+            return Ok(Some(Named::Topic(topic)));
+        }
+        let admit = || {
+            self.check_leads()?;
+            self.peers().admit(Created::Channel)?;
+            Ok((self.next_volatile_id(), self.topic_defaults(Storage::Memory)))
+        };
+        let channel = listeners.channel(name, self.log_budget(), admit, self.epoch())?;
+        Ok(channel.map(|channel| Named::Channel(channel, listeners)))
     }
 
     /// Waits until an attempt is finished.
@@ -178,7 +247,7 @@ impl Core {
         now_ms: u64,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
-        self.check_stored(topic)?;
+        self.check_publish(topic)?;
         topic.admit(&mut batch, self.settings().record_expansion_max)?;
         let options = AppendOptions { dedup, ..self.options(topic, Acks::Default, &batch, now_ms) };
         self.try_append(cell, options, batch, None, wakes)
@@ -193,7 +262,7 @@ impl Core {
         mut batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
-        self.check_stored(topic)?;
+        self.check_publish(topic)?;
         let begin = self.settings().timings.then(Instant::now);
         topic.admit(&mut batch, self.settings().record_expansion_max)?;
         let options = AppendOptions { at: Some(at), ..self.options(topic, Acks::Default, &batch, self.now_ms()) };
@@ -238,33 +307,33 @@ impl Core {
     fn place(
         &self,
         topic: &Arc<Topic>,
-        partition: Option<PartitionId>,
+        to: Destination,
         acks: Acks,
         mut batch: DraftBatch,
         begin: Option<Instant>,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
-        self.check_stored(topic)?;
+        self.check_publish(topic)?;
         let expansion = self.settings().record_expansion_max;
         let is_slow = topic.admits_slowly(&batch, expansion);
         if !is_slow {
             topic.admit(&mut batch, expansion)?;
         }
-        let cell = match partition {
+        let cell = match to.partition {
             Some(partition) => topic.partition(partition)?,
             None => topic.partition_of(&batch)?,
         };
-        let options = self.options(topic, acks, &batch, self.now_ms());
+        let options = AppendOptions { groups: to.groups, ..self.options(topic, acks, &batch, self.now_ms()) };
         if is_slow {
             self.metrics().publish_waits.add(1);
-            let waits = Waits::Check(topic.clone());
-            return Ok(Attempt::Waits(Box::new(WaitingPublish { cell, options, batch, waits, begin })));
+            let waits = Waits::Here { cell, options, cause: Cause::Check(topic.clone()) };
+            return Ok(Attempt::Waits(Box::new(WaitingPublish { begin, batch, waits })));
         }
         self.try_append(&cell, options, batch, begin, wakes)
     }
 
     /// Attempts to append a batch: the one way of all batches of clients.
-    fn try_append(
+    pub(crate) fn try_append(
         &self,
         cell: &Arc<PartitionCell>,
         options: AppendOptions,
@@ -278,8 +347,8 @@ impl Core {
             Err(Refused::Failed(error)) => Err(error),
             Err(Refused::Blocked(batch, blocking)) => {
                 self.metrics().publish_waits.add(1);
-                let waits = Waits::Room(blocking);
-                Ok(Attempt::Waits(Box::new(WaitingPublish { cell: cell.clone(), options, batch, waits, begin })))
+                let waits = Waits::Here { cell: cell.clone(), options, cause: Cause::Room(blocking) };
+                Ok(Attempt::Waits(Box::new(WaitingPublish { begin, batch, waits })))
             }
         }
     }
@@ -371,33 +440,45 @@ impl CommittingPublish {
 impl WaitingPublish {
     /// Waits for room, for at most the time that the settings allow, and publishes the batch.
     pub async fn finish(self, core: &Core, wakes: &mut Wakes) -> Result<Published> {
-        let begin = self.begin;
-        let result = self.append(core, wakes).await;
+        let Self { begin, batch, waits } = self;
+        let result = match waits {
+            Waits::Here { cell, options, cause } => Self::append(core, cell, options, batch, cause, wakes).await,
+            Waits::Away(inbox) => {
+                wakes.flush();
+                core.publish_away(inbox, batch).await
+            }
+        };
         core.count_publish(result.is_err(), begin, wakes);
         result
     }
 
-    async fn append(self, core: &Core, wakes: &mut Wakes) -> Result<Published> {
-        let Self { cell, mut options, mut batch, mut waits, .. } = self;
+    async fn append(
+        core: &Core,
+        cell: Arc<PartitionCell>,
+        mut options: AppendOptions,
+        mut batch: DraftBatch,
+        mut cause: Cause,
+        wakes: &mut Wakes,
+    ) -> Result<Published> {
         let deadline = Instant::now() + core.settings().publish_wait;
         loop {
             wakes.flush();
-            match &waits {
-                Waits::Check(topic) => {
+            match &cause {
+                Cause::Check(topic) => {
                     let expansion = core.settings().record_expansion_max;
                     batch = core.checking.admit(topic, batch, expansion, deadline).await?;
                     options.arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
                 }
-                Waits::Room(Blocking::Subscriber(subscriber)) => {
+                Cause::Room(Blocking::Subscriber(subscriber)) => {
                     wait_for_room(subscriber, &cell, batch.len(), deadline).await?;
                 }
-                Waits::Room(Blocking::Journal(full)) => core.wait_for_journal(&cell, full, deadline).await?,
+                Cause::Room(Blocking::Journal(full)) => core.wait_for_journal(&cell, full, deadline).await?,
             }
             options.now_ms = core.now_ms();
-            (batch, waits) = match core.append(&cell, &options, batch, wakes) {
+            (batch, cause) = match core.append(&cell, &options, batch, wakes) {
                 Ok((published, commit)) => return published.once(commit).await,
                 Err(Refused::Failed(error)) => return Err(error),
-                Err(Refused::Blocked(batch, blocking)) => (batch, Waits::Room(blocking)),
+                Err(Refused::Blocked(batch, blocking)) => (batch, Cause::Room(blocking)),
             };
         }
     }

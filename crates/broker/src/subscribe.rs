@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::ids::is_internal;
-use engine::limits::{SUBSCRIBER_QUEUE_BATCHES_MAX, SUBSCRIPTIONS_MAX};
+use engine::limits::{GROUP_NAME_BYTES_MAX, SUBSCRIBER_QUEUE_BATCHES_MAX, SUBSCRIPTIONS_MAX};
+use engine::mesh::MeshMode;
 use engine::{
     Delivery, Error, Feed, FeedLimits, Missing, Offset, Overflow, PartitionId, Pattern, Result, SourceId, Start,
     Storage, TopicName, TopicSettings,
@@ -17,6 +18,7 @@ use crate::core::Core;
 use crate::holdings::Hold;
 use crate::partition::PartitionCell;
 use crate::permit::{Permit, refused};
+use crate::reader::Reader;
 use crate::subscriber::{Direct, Next, Scope, Subscriber};
 use crate::topic::Topic;
 
@@ -46,12 +48,13 @@ pub struct Subscribe {
     pub direct: Option<Box<dyn Direct>>,
 }
 
-/// Origin of a subscription, which determines its lane.
+/// Origin of a subscription. The connection and its thread determine its lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Origin {
     pub connection: u64,
     /// Index of the thread that owns the connection, in the order of the broker's threads.
     pub thread: Option<usize>,
+    pub reader: Reader,
 }
 
 /// A partition that a subscription reads, and the offset at which it began.
@@ -92,6 +95,9 @@ impl Core {
         if is_wildcard && request.partition.is_some() {
             return Err(Error::invalid("a subscription to a pattern reads all partitions; name one topic to choose"));
         }
+        if request.group.as_ref().is_some_and(|name| name.is_empty() || name.len() > GROUP_NAME_BYTES_MAX) {
+            return Err(Error::invalid(format!("the name of a queue group has 1 to {GROUP_NAME_BYTES_MAX} bytes")));
+        }
         if request.group.is_some() && request.start != Start::Live {
             return Err(Error::invalid("a queue group starts live: its members share what is published from now on"));
         }
@@ -125,6 +131,7 @@ impl Core {
                 is_channel: is_wildcard || request.is_channel,
                 reuses_sources: request.is_channel,
                 is_whole: request.partition.is_none(),
+                reader: request.origin.reader,
                 group: request.group.clone(),
                 permit: request.permit.clone(),
                 hold: Mutex::new(request.hold.take()),
@@ -156,6 +163,7 @@ impl Core {
         if request.permit.is_limited() {
             self.end_if_refused(&subscription.subscriber);
         }
+        self.mesh.note_change();
         Ok(subscription)
     }
 
@@ -182,8 +190,9 @@ impl Core {
 impl Subscription {
     fn join_topic(&mut self, name: &TopicName, missing: Missing, request: &Subscribe) -> Result<()> {
         if name.is_inbox() {
-            let settings =
-                TopicSettings { partitions: 1, storage: Storage::Memory, ..self.core.topic_defaults(Storage::Memory) };
+            let storage = Storage::Memory;
+            let defaults = self.core.topic_defaults(storage);
+            let settings = TopicSettings { partitions: 1, storage, mesh: MeshMode::Off, ..defaults };
             drop(self.core.create(name.clone(), settings)?);
         } else {
             match missing {
@@ -328,6 +337,7 @@ impl SubscriptionHandle {
         self.subscriber.release_hold();
         if self.subscriber.begins_to_leave() {
             self.core.leave_all(&self.subscriber);
+            self.core.mesh.note_change();
         }
     }
 

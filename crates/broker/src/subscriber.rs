@@ -17,6 +17,7 @@ use crate::lanes::LaneLoad;
 use crate::metrics::Metrics;
 use crate::partition::PartitionCell;
 use crate::permit::Permit;
+use crate::reader::Reader;
 use crate::settings::Settings;
 use crate::turns::JOINED_AT_ONCE;
 
@@ -39,6 +40,7 @@ pub(crate) struct Scope {
     pub reuses_sources: bool,
     /// `true` if the subscription reads all partitions of a topic, including those added later.
     pub is_whole: bool,
+    pub reader: Reader,
     /// Queue group of the subscription.
     pub group: Option<String>,
     pub permit: Permit,
@@ -102,7 +104,9 @@ impl Subscriber {
         metrics: &Arc<Metrics>,
     ) -> Self {
         lane.subscribers.fetch_add(1, Ordering::Relaxed);
-        metrics.subscribers.fetch_add(1, Ordering::Relaxed);
+        if !scope.reader.is_mesh() {
+            metrics.subscribers.fetch_add(1, Ordering::Relaxed);
+        }
         Self {
             id,
             scope,
@@ -461,6 +465,8 @@ impl Drop for Subscriber {
         self.lane.queued.fetch_sub(queued, Ordering::Relaxed);
         self.lane.room.notify_waiters();
         self.lane.subscribers.fetch_sub(1, Ordering::Relaxed);
-        self.metrics.subscribers.fetch_sub(1, Ordering::Relaxed);
+        if !self.scope.reader.is_mesh() {
+            self.metrics.subscribers.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use engine::ids::is_internal;
 use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
+use engine::mesh::MeshMode;
 use engine::queue::QueueName;
 use engine::{DraftBatch, Error, PartitionId, Result, TopicId, TopicName, TopicSettings, partitioner};
 use storage::StoredTopic;
@@ -176,6 +177,11 @@ impl Topic {
     /// Returns `true` if a lookup by name finds this topic, not another one or none.
     pub(crate) fn is_current(&self) -> bool {
         !self.is_replaced.load(Ordering::Acquire)
+    }
+
+    /// Returns `true` if other sites of the mesh publish here: the topic is live, or an inbox.
+    pub(crate) fn takes_from_sites(&self) -> bool {
+        self.settings.mesh == MeshMode::Live || self.name.is_inbox()
     }
 
     pub(crate) fn partitions(&self) -> &[Arc<PartitionCell>] {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::ids::{is_inbox, is_internal};
+use engine::mesh::MeshMode;
 use engine::security::{QuotaKind, TenantName};
 use engine::{
     Error, ErrorKind, Offset, PartitionId, Pattern, Result, SettingsChange, Start, Storage, TopicId, TopicName,
@@ -12,6 +13,7 @@ use engine::{
 };
 
 use crate::commit::Commit;
+use crate::copies::refuse_copy;
 use crate::core::Core;
 use crate::log::Log;
 use crate::peers::Created;
@@ -146,6 +148,7 @@ impl Core {
     pub fn check_alteration(&self, name: &str, change: SettingsChange) -> Result<TopicSettings> {
         refuse_internal(name)?;
         let topic = self.topic(name)?;
+        change.mesh.map_or(Ok(()), MeshMode::check_chosen)?;
         if topic.name.is_inbox() {
             return Err(Error::invalid(format!("{name}: the settings of an inbox cannot be changed")));
         }
@@ -171,6 +174,7 @@ impl Core {
         }
         let altered = topic.altered(settings);
         self.topics.write().insert(altered.clone());
+        self.mesh.note_change();
         Ok((altered, commit))
     }
 
@@ -381,6 +385,7 @@ impl Core {
     fn catalog_changed(&self) {
         self.catalog_version.fetch_add(1, Ordering::Release);
         self.catalog_changed.notify_one();
+        self.mesh.note_change();
     }
 
     /// Returns the number of partitions of all topics together.
@@ -436,9 +441,12 @@ impl Core {
         }
     }
 
-    /// Refuses a publish of a client if the tenant of the topic stores too many bytes.
+    /// Refuses a publish of a client to a copy, or if the tenant of the topic stores too many bytes.
     #[inline]
-    pub(crate) fn check_stored(&self, topic: &Topic) -> Result<()> {
+    pub(crate) fn check_publish(&self, topic: &Topic) -> Result<()> {
+        if topic.settings.mesh == MeshMode::Copy {
+            return Err(refuse_copy(&topic.name));
+        }
         if topic.is_over_quota() { Err(self.tenant_quotas().refuse_publish(topic.name.as_str())) } else { Ok(()) }
     }
 

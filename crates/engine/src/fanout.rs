@@ -495,20 +495,34 @@ impl<H> Fanout<H> {
         self.each.iter().chain(self.groups.iter().flat_map(|group| &group.members))
     }
 
+    /// Returns the subscribers that get every append.
+    pub fn plain_members(&self) -> impl Iterator<Item = &Member<H>> {
+        self.each.iter()
+    }
+
+    /// Returns the groups with their members.
+    pub fn groups(&self) -> impl Iterator<Item = (&str, &[Member<H>])> {
+        self.groups.iter().map(|group| (&*group.name, &group.members[..]))
+    }
+
     /// Returns the number of receivers of an append: every plain subscriber and one member of each group.
     pub fn receivers(&self) -> usize {
         self.each.len() + self.groups.len()
     }
 
-    /// Returns `Ok` if every receiver accepts, where one accepting member is enough for a group. Otherwise returns a
-    /// member that does not accept.
-    pub fn all_accept(&self, accepts: impl Fn(&Member<H>) -> bool) -> Result<(), &Member<H>> {
+    /// Returns `Ok` if every receiver accepts, where one accepting member is enough for a group for which `is_for`
+    /// returns `true`. Otherwise returns a member that does not accept.
+    pub fn all_accept(
+        &self,
+        is_for: impl Fn(&str) -> bool,
+        accepts: impl Fn(&Member<H>) -> bool,
+    ) -> Result<(), &Member<H>> {
         for member in &self.each {
             if !accepts(member) {
                 return Err(member);
             }
         }
-        for group in &self.groups {
+        for group in self.groups.iter().filter(|group| is_for(&group.name)) {
             if !group.members.iter().any(&accepts) {
                 return Err(&group.members[group.turn % group.members.len()]);
             }
@@ -516,13 +530,19 @@ impl<H> Fanout<H> {
         Ok(())
     }
 
-    /// Delivers an append to every receiver. In a group that is the next member in turn that accepts. If no member
-    /// accepts, it is the next in turn, whose overflow policy then decides.
-    pub fn deliver(&mut self, accepts: impl Fn(&Member<H>) -> bool, mut deliver: impl FnMut(&Member<H>)) {
+    /// Delivers an append to every receiver, and of the groups to those for which `is_for` returns `true`. In a group
+    /// that is the next member in turn that accepts. If no member accepts, it is the next in turn, whose overflow
+    /// policy then decides.
+    pub fn deliver(
+        &mut self,
+        is_for: impl Fn(&str) -> bool,
+        accepts: impl Fn(&Member<H>) -> bool,
+        mut deliver: impl FnMut(&Member<H>),
+    ) {
         for member in &self.each {
             deliver(member);
         }
-        for group in &mut self.groups {
+        for group in self.groups.iter_mut().filter(|group| is_for(&group.name)) {
             let count = group.members.len();
             let chosen = (0..count)
                 .map(|i| (group.turn + i) % count)

@@ -13,7 +13,7 @@
 //! - `trim S N`: retention removes the records before offset N
 //! - `state`: shows the queue and the counts; `history` was read from a log and takes no room
 //! - `fanout`: creates a fanout; `join NAME [group=G]`, `leave NAME`, `members`
-//! - `deliver [full=NAME,NAME]`, `all_accept [full=NAME,NAME]`: an append while some are full
+//! - `deliver [full=NAME,NAME] [groups=G,G]`, `all_accept [full=NAME,NAME] [groups=G,G]`: an append while some are full
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -179,6 +179,8 @@ impl Script {
     fn run_fanout(&mut self, command: &Command<'_>) -> String {
         let full: Vec<&str> = command.named("full").unwrap_or_default().split(',').collect();
         let accepts = |member: &Member<String>| !full.contains(&&*member.handle);
+        let chosen = command.named("groups").map(|names| names.split(',').collect::<Vec<&str>>());
+        let is_for = |group: &str| chosen.as_ref().is_none_or(|chosen| chosen.contains(&group));
         match command.word(0) {
             "fanout" => {
                 self.fanout = Fanout::default();
@@ -199,15 +201,17 @@ impl Script {
                 let members: Vec<&str> = self.fanout.members().map(|member| &*member.handle).collect();
                 format!("{}\n", members.join(" "))
             }
-            "all_accept" => match self.fanout.all_accept(accepts) {
+            "all_accept" => match self.fanout.all_accept(is_for, accepts) {
                 Ok(()) => "ok\n".into(),
                 Err(member) => format!("{} does not\n", member.handle),
             },
             _ => {
                 let mut got = Vec::new();
-                let expected = self.fanout.receivers();
-                self.fanout.deliver(accepts, |member| got.push(member.handle.clone()));
+                let groups = self.fanout.groups().filter(|(name, _)| is_for(name)).count();
+                let expected = self.fanout.plain_members().count() + groups;
+                self.fanout.deliver(is_for, accepts, |member| got.push(member.handle.clone()));
                 assert_eq!(got.len(), expected);
+                assert!(chosen.is_some() || expected == self.fanout.receivers());
                 if got.is_empty() { "nobody\n".into() } else { format!("{}\n", got.join(" ")) }
             }
         }

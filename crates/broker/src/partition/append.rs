@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use engine::mesh::Groups;
 use engine::{DraftBatch, Error, ErrorKind, Offset, Placed, Result, TopicSettings};
 
 use super::deliver::deliver;
@@ -64,6 +65,8 @@ pub(crate) struct AppendOptions {
     pub dedup: Option<Arc<[u8]>>,
     /// Required offset of the batch. The batch is refused as out of sequence if another producer was faster.
     pub at: Option<Offset>,
+    /// Queue groups that get the batch.
+    pub groups: Groups,
     pub now_ms: u64,
 }
 
@@ -79,6 +82,7 @@ impl AppendOptions {
             arrival_ms: None,
             dedup: None,
             at: None,
+            groups: Groups::All,
             now_ms,
         }
     }
@@ -112,11 +116,13 @@ impl PartitionCell {
         }
         state.check_changes().map_err(Refused::Failed)?;
         if self.has_ended_member.load(Ordering::Relaxed) && self.has_ended_member.swap(false, Ordering::AcqRel) {
-            state.fanout.leave(|subscriber| subscriber.has_ended());
+            state.leave(|subscriber| subscriber.has_ended());
         }
         let len = batch.len();
         if options.yields
-            && let Err(member) = state.fanout.all_accept(|member| !member.handle.blocks(member.source, len))
+            && let Err(member) = state
+                .fanout
+                .all_accept(|group| options.groups.contains(group), |member| !member.handle.blocks(member.source, len))
         {
             return Err(Refused::Blocked(batch, Blocking::Subscriber(member.handle.clone())));
         }
@@ -177,7 +183,7 @@ impl PartitionCell {
                 });
             }
         };
-        let receivers = state.fanout.receivers();
+        let receivers = state.fanout.receivers() - state.routers;
         let base_offset = batch.base_offset();
         let needed_from = needed_from(options.retention, &mut state.queues, &state.holds);
         let room = state.room_for(len, needed_from, options, self, budget).map_err(Refused::Failed)?;
@@ -193,7 +199,8 @@ impl PartitionCell {
             // Nothing refuses it, and no reader sees the state before the lock is released. A batch with one owner
             // needs no reference count.
             let stable_end = state.order.stable_end();
-            deliver(&mut state.fanout, &mut state.queues, &batch, stable_end, options.now_ms, wakes);
+            let (fanout, queues) = (&mut state.fanout, &mut state.queues);
+            deliver(fanout, queues, &batch, &options.groups, stable_end, options.now_ms, wakes);
             state.log.append(batch, options.now_ms, || self.clone()).map_err(Refused::Failed)?;
             let Retention { bytes, ms, .. } = options.retention;
             if let Some(start) = state.log.retain_now(bytes, ms, needed_from, options.now_ms) {
@@ -202,12 +209,20 @@ impl PartitionCell {
             }
             self.wake_fetches();
         }
+        if !commits_now && options.groups != Groups::All {
+            state.chosen_groups.push_back((base_offset, options.groups.clone()));
+        }
         let commit = if options.awaits_commit && !commits_now {
             await_commit(state.number, &mut state.uncommitted, base_offset + count, state.log.extent().end)
         } else {
             Commit::done()
         };
         Ok(AppendedBatch { base_offset, receivers, is_duplicate: false, is_on_disk, arrival_ms, commit })
+    }
+
+    /// Returns the offset of the next record, after all that were accepted.
+    pub(crate) fn next_offset(&self) -> Offset {
+        self.state.lock().order.end()
     }
 
     /// Lets no later record arrive before this time.

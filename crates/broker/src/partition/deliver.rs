@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use engine::mesh::Groups;
 use engine::{Error, Fanout, Offset, RecordBatch};
 use storage::Owner;
 
-use super::PartitionCell;
+use super::{ChosenGroups, PartitionCell};
 use crate::subscriber::Subscriber;
 use crate::view::QueueView;
 use crate::wakes::Wakes;
@@ -20,7 +21,8 @@ impl Owner for PartitionCell {
         let batches = state.log.commit(mark);
         let stable_end = if state.queues.is_empty() { 0 } else { state.log.stable_end() };
         for batch in batches {
-            deliver(&mut state.fanout, &mut state.queues, &batch, stable_end, now_ms, &mut wakes);
+            let groups = groups_of(&mut state.chosen_groups, &batch);
+            deliver(&mut state.fanout, &mut state.queues, &batch, &groups, stable_end, now_ms, &mut wakes);
         }
         while let Some((_, committed)) = state.uncommitted.pop_front_if(|(end, _)| *end <= mark) {
             committed.send(Ok(())).unwrap_or_default();
@@ -38,10 +40,25 @@ impl Owner for PartitionCell {
     }
 }
 
+/// Removes the groups that were chosen for a batch.
+fn groups_of(chosen: &mut ChosenGroups, batch: &RecordBatch) -> Groups {
+    let is_of_mesh = batch.producer().is_some_and(|producer| producer.is_mesh());
+    let mut found = Groups::All;
+    while let Some((offset, groups)) = chosen.pop_front_if(|(offset, _)| *offset <= batch.base_offset()) {
+        // Those of a batch that was removed before it was committed are not needed.
+        if is_of_mesh && offset == batch.base_offset() {
+            found = groups;
+        }
+    }
+    found
+}
+
+/// Delivers a batch to the queues, the plain subscribers and these groups.
 pub(super) fn deliver(
     fanout: &mut Fanout<Arc<Subscriber>>,
     queues: &mut [QueueView],
     batch: &RecordBatch,
+    groups: &Groups,
     stable_end: Offset,
     now_ms: u64,
     wakes: &mut Wakes,
@@ -52,6 +69,7 @@ pub(super) fn deliver(
     }
     let len = batch.len();
     fanout.deliver(
+        |group| groups.contains(group),
         |member| member.handle.has_room(len),
         |member| {
             if member.handle.offer(member.source, batch) {

@@ -1,13 +1,15 @@
 //! Subscribers of a partition: joining, leaving, and reading the log to catch up.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::{ErrorKind, Offset, Result, Start};
 use storage::Read;
 
-use super::PartitionCell;
+use super::{PartitionCell, State};
 use crate::log::batches_of;
+use crate::reader::Reader;
 use crate::subscriber::Subscriber;
 
 impl PartitionCell {
@@ -47,6 +49,8 @@ impl PartitionCell {
         let Some(source) = subscriber.add_source(cell, &state.fanout, wanted.min(end), wanted >= end) else {
             return Ok(None);
         };
+        state.mesh_readers += usize::from(subscriber.scope.reader.is_mesh());
+        state.routers += usize::from(subscriber.scope.reader == Reader::Router);
         state.fanout.join(engine::fanout::Member { handle: subscriber.clone(), source }, group);
         Ok(Some((source, from, end)))
     }
@@ -58,13 +62,39 @@ impl PartitionCell {
         members.filter(|subscriber| subscriber.scope.is_whole).cloned().collect()
     }
 
+    /// Notes that a client has fetched from this partition, whose topic is live.
+    pub(crate) fn note_fetch(&self) {
+        self.is_fetched.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if a fetch waits here, or a client has fetched since the last call.
+    pub(crate) fn was_fetched(&self) -> bool {
+        self.is_fetched.swap(false, Ordering::Relaxed) || self.awaiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns `true` if a queue reads this partition, or a subscription of a client that is in no queue group.
+    pub(crate) fn is_read(&self) -> bool {
+        let state = self.state.lock();
+        !state.queues.is_empty() || state.fanout.plain_members().any(|member| is_of_client(&member.handle))
+    }
+
+    /// Adds the names of the queue groups that read this partition.
+    pub(crate) fn add_groups(&self, names: &mut BTreeSet<Box<str>>) {
+        let state = self.state.lock();
+        for (name, members) in state.fanout.groups() {
+            if !names.contains(name) && members.iter().any(|member| is_of_client(&member.handle)) {
+                names.insert(name.into());
+            }
+        }
+    }
+
     /// Notes that a subscriber of this partition has ended; it leaves the fanout before the next append.
     pub(crate) fn note_ended_member(&self) {
         self.has_ended_member.store(true, Ordering::Release);
     }
 
     pub(crate) fn leave(&self, subscriber: &Arc<Subscriber>) {
-        self.state.lock().fanout.leave(|handle| Arc::ptr_eq(handle, subscriber));
+        self.state.lock().leave(|handle| Arc::ptr_eq(handle, subscriber));
     }
 
     /// Reads history for a source that is behind, or makes it live if it has reached the end of the log.
@@ -101,4 +131,19 @@ impl PartitionCell {
             };
         }
     }
+}
+
+impl State {
+    /// Removes subscribers that leave.
+    pub(super) fn leave(&mut self, is_leaving: impl Fn(&Arc<Subscriber>) -> bool) {
+        self.fanout.leave(is_leaving);
+        let count = |is_counted: fn(Reader) -> bool| {
+            self.fanout.members().filter(|member| is_counted(member.handle.scope.reader)).count()
+        };
+        (self.mesh_readers, self.routers) = (count(Reader::is_mesh), count(|reader| reader == Reader::Router));
+    }
+}
+
+fn is_of_client(subscriber: &Subscriber) -> bool {
+    !subscriber.scope.reader.is_mesh() && !subscriber.has_ended()
 }

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
+use engine::mesh::Groups;
 use engine::queue::Dedup;
 use engine::{Error, Fanout, Offset, Partition, PartitionId, Result, TopicName};
 use parking_lot::Mutex;
@@ -37,12 +38,16 @@ pub(crate) struct PartitionCell {
     /// Fetches that wait for the next append, and their number.
     appended: Notify,
     awaiting: AtomicUsize,
+    /// `true` if a client has fetched from a live topic since [`PartitionCell::was_fetched`] was last called.
+    is_fetched: AtomicBool,
     /// `true` if a subscriber has ended and must leave the fanout: it receives no further batch and no share of a
     /// group.
     has_ended_member: AtomicBool,
 }
 
 type Uncommitted = VecDeque<(Offset, oneshot::Sender<Result<()>>)>;
+/// Queue groups that get batches of other sites, with the offsets of the batches, in their order.
+type ChosenGroups = VecDeque<(Offset, Groups)>;
 
 /// State behind the lock. Invariant: every live source of the fanout was offered exactly the batches that became
 /// readable since it joined.
@@ -51,6 +56,10 @@ struct State {
     order: Partition,
     log: Log,
     fanout: Fanout<Arc<Subscriber>>,
+    /// Number of subscriptions in `fanout` that are of the mesh: no client of this site reads by them.
+    mesh_readers: usize,
+    /// Number of those that only decide where records are taken. The others take them to readers.
+    routers: usize,
     queues: Vec<QueueView>,
     /// Deduplication ids that were sent to queues recently.
     dedup: Dedup,
@@ -58,6 +67,8 @@ struct State {
     holds: Vec<(Box<str>, Offset)>,
     /// Waiters for the commit of all records before an offset, ordered by offset.
     uncommitted: Uncommitted,
+    /// Groups of the batches that are not committed yet, without those that all groups get.
+    chosen_groups: ChosenGroups,
     number: LogNumber,
     is_deleted: bool,
     /// Time before which no record arrives: that of the newest one of earlier leaders.
@@ -89,10 +100,13 @@ impl PartitionCell {
             order,
             log,
             fanout: Fanout::default(),
+            mesh_readers: 0,
+            routers: 0,
             queues: Vec::new(),
             dedup: Dedup::default(),
             holds: Vec::new(),
             uncommitted: VecDeque::new(),
+            chosen_groups: VecDeque::new(),
             number: LogNumber::next(),
             is_deleted: false,
             arrives_from_ms: i64::MIN,
@@ -105,13 +119,14 @@ impl PartitionCell {
             state: Mutex::new(state),
             appended: Notify::new(),
             awaiting: AtomicUsize::new(0),
+            is_fetched: AtomicBool::new(false),
             has_ended_member: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn extent(&self) -> Extent {
         let state = self.state.lock();
-        Extent { subscribers: state.fanout.members().count(), ..state.extent() }
+        Extent { subscribers: state.fanout.members().count() - state.mesh_readers, ..state.extent() }
     }
 
     /// Returns the size of the log in bytes.
@@ -127,6 +142,7 @@ impl PartitionCell {
         state.log = Log::in_memory();
         state.queues.clear();
         let fanout = std::mem::take(&mut state.fanout);
+        (state.mesh_readers, state.routers) = (0, 0);
         let uncommitted = std::mem::take(&mut state.uncommitted);
         drop(state);
         for (_, committed) in uncommitted {

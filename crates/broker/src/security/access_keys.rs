@@ -5,9 +5,14 @@ use std::sync::Arc;
 use engine::security::{AccessKey, AccessKeyId, AccessSecret, Account, RoleName, SecurityRecord, UserName};
 use engine::{Error, ErrorKind, Result};
 
+use zeroize::Zeroizing;
+
 use super::identity::Proof;
 use super::{Identity, Security};
 use crate::logins::LoginSource;
+
+/// Name with which the key of the site in a mesh is sealed. No access key has a name with a space.
+const SITE_KEY: &str = "key of the site";
 
 /// An access key with its secret, to verify a signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +73,7 @@ impl Security {
             let created_ms = self.core.now_ms();
             let security = self.clone();
             let name = id.clone();
-            let sealing = tokio::task::spawn_blocking(move || security.seal_new(&name, &secret));
+            let sealing = tokio::task::spawn_blocking(move || security.seal_new(name.as_str(), secret.reveal()));
             let sealed = sealing.await.unwrap_or_else(|error| {
                 Err(Error::new(ErrorKind::Internal, format!("a secret could not be sealed: {error}")))
             })?;
@@ -90,7 +95,7 @@ impl Security {
     }
 
     /// Seals a secret, with a new key if the data directory has none.
-    fn seal_new(&self, id: &AccessKeyId, secret: &AccessSecret) -> Result<Box<[u8]>> {
+    fn seal_new(&self, name: &str, secret: &str) -> Result<Box<[u8]>> {
         if !self.seal.open(&self.core)? {
             let others = self.permissions.read().access_keys.len();
             if others > 0 {
@@ -104,7 +109,22 @@ impl Security {
             }
             self.seal.create(&self.core)?;
         }
-        self.seal.seal(id.as_str(), secret.reveal())
+        self.seal.seal(name, secret)
+    }
+
+    /// Seals the key of this broker's site in a mesh, so that it can be stored with other data.
+    pub async fn seal_site_key(self: &Arc<Self>, key: Zeroizing<String>) -> Result<Box<[u8]>> {
+        let security = self.clone();
+        let sealing = tokio::task::spawn_blocking(move || security.seal_new(SITE_KEY, &key));
+        sealing.await.unwrap_or_else(|error| {
+            Err(Error::new(ErrorKind::Internal, format!("the key of the site could not be sealed: {error}")))
+        })
+    }
+
+    /// Returns the key that [`Security::seal_site_key`] has sealed. It may read a file.
+    pub fn unseal_site_key(&self, sealed: &[u8]) -> Result<Zeroizing<String>> {
+        self.seal.open(&self.core)?;
+        self.seal.unseal(SITE_KEY, sealed)
     }
 
     /// Deletes an access key. The next request that is signed with it is refused, and those that wait end.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use broker::{Broker, Settings, Wakes};
+use engine::mesh::MeshMode;
 use engine::{
     Acks, BatchBuilder, Codec, DraftBatch, ErrorKind, RecordBatch, Result, SettingsChange, Storage, TopicSettings,
 };
@@ -100,9 +101,11 @@ async fn settings_survive_a_restart_and_a_compacted_topic_refuses_records_withou
         retention_bytes: Some(1 << 30),
         batch_bytes_max: Some(9000),
         arrival_times: Some(true),
+        mesh: Some(MeshMode::Live),
         ..SettingsChange::default()
     };
     let altered = broker.alter_topic("t", change).await.expect("altered").settings;
+    assert_eq!(altered.mesh, MeshMode::Live);
     broker.grow_topic("t", 3).await.expect("grown");
     drop(broker);
 

@@ -21,7 +21,7 @@ fn lanes(policy: LanePolicy, connections: u64, each: usize) -> Vec<Vec<usize>> {
             (0..each)
                 .map(|_| {
                     let mut request = ask("t");
-                    request.origin = Origin { connection, thread: Some(connection as usize) };
+                    request.origin = Origin { connection, thread: Some(connection as usize), ..Origin::default() };
                     let subscription = subscribe(&broker, request).expect("subscribed");
                     let lane = subscription.lane;
                     held.push(subscription);
@@ -58,7 +58,7 @@ async fn every_policy_delivers() {
         let mut subscriptions: Vec<Subscription> = (0..8)
             .map(|connection| {
                 let mut request = ask("t");
-                request.origin = Origin { connection, thread: None };
+                request.origin = Origin { connection, ..Origin::default() };
                 subscribe(&broker, request).expect("subscribed")
             })
             .collect();

@@ -7,6 +7,7 @@ mod channels;
 mod classic_groups;
 mod consumer_groups;
 mod delivering;
+mod copies;
 mod durable;
 mod groups;
 mod growing;

@@ -272,7 +272,7 @@ fn subscribe(broker: &Arc<Broker>, uri: &Uri, topic: &str, peer: &Peer) -> Resul
         missing: Missing::Refuse,
         is_channel: false,
         permit: permit(broker, &peer.identity),
-        origin: Origin { connection: peer.id, thread: None },
+        origin: Origin { connection: peer.id, ..Origin::default() },
         hold: Some(broker.security.hold(broker::Door::Http, &peer.identity, Holding::Subscription)?),
         direct: None,
     })

@@ -252,7 +252,7 @@ impl NativeHandler {
             }
         }
         let mut request = map::subscribe(request)?;
-        request.origin = Origin { connection: peer.id, thread: Some(peer.worker) };
+        request.origin = Origin { connection: peer.id, thread: Some(peer.worker), ..Origin::default() };
         let identity = stream.connection.login.identity();
         request.hold = Some(self.broker.security.hold(Door::Native, &identity, Holding::Subscription)?);
         let reader = Arc::downgrade(&self.broker);

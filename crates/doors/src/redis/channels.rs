@@ -18,7 +18,7 @@ use engine::{
 use parking_lot::Mutex;
 
 use super::clients::Client;
-use super::names::{Tenant, channel_name, channel_of, channel_of_topic, topic_of};
+use super::names::{Tenant, channel_name, channel_of, channel_of_topic, topic_glob, topic_of};
 use super::writer::Writer;
 use crate::fields;
 
@@ -216,12 +216,13 @@ impl Channels {
             Heard::Channel(channel) => Pattern::Topic(topic_of(tenant.as_ref(), channel)?),
             Heard::Pattern(glob) => {
                 let text = String::from_utf8_lossy(&channel_name(tenant.as_ref(), glob)).into_owned();
+                let topics = topic_glob(tenant.as_ref(), glob);
                 let glob = glob.clone();
                 let of = tenant.clone();
                 let takes = move |topic: &TopicName| {
                     channel_of_topic(of.as_ref(), topic.as_str()).is_some_and(|name| matches(&glob, &name))
                 };
-                Pattern::Rule(Rule::new(&text, "redis", takes))
+                Pattern::Rule(Rule::new(&text, "redis", takes).with_glob(&topics))
             }
         };
         let is_open = AtomicBool::new(false);

@@ -111,6 +111,31 @@ fn push_topic(text: &mut TopicText, name: &[u8]) {
     }
 }
 
+/// Returns a glob pattern that matches the topics of all names that a tenant's glob pattern matches, and maybe others:
+/// what follows a class is any text, and so is a character whose neighbours decide how it is written.
+pub(super) fn topic_glob(tenant: Tenant<'_>, glob: &[u8]) -> String {
+    let mut text = prefix(tenant).to_owned();
+    if glob.is_empty() {
+        return text + EMPTY;
+    }
+    let mut rest = glob;
+    while let Some((first, after)) = rest.split_first() {
+        let (literal, after) = match (first, after) {
+            (b'*' | b'?', _) => (None, after),
+            (b'[', _) => (None, &[][..]),
+            (b'\\', [escaped, after @ ..]) => (Some(escaped), after),
+            _ => (Some(first), after),
+        };
+        rest = after;
+        match literal {
+            Some(byte) if byte.is_ascii_alphanumeric() || *byte == b'-' => text.push(char::from(*byte)),
+            Some(b'.' | b'_') | None => text.push('*'),
+            Some(byte) => text.push_str(&format!("_x{byte:02x}_")),
+        }
+    }
+    text
+}
+
 /// Returns the name that has this topic.
 pub(super) fn name_of(topic: &str) -> Vec<u8> {
     if topic == EMPTY {
@@ -158,6 +183,17 @@ mod tests {
     }
 
     #[test]
+    fn patterns_of_channels_are_patterns_of_topics() {
+        for (glob, topic) in
+            [("news:*", "news_x3a_*"), ("a?b", "a*b"), ("a.b", "a*b"), ("", "_x_"), (r"\*[a]b", "_x2a_*")]
+        {
+            assert_eq!(topic_glob(None, glob.as_bytes()), topic);
+        }
+        let acme = TenantName::parse("acme").expect("a name");
+        assert_eq!(topic_glob(Some(&acme), b"news*"), "acme.news*");
+    }
+
+    #[test]
     fn streams_of_each_database_have_topics_of_their_own() {
         for (database, key, topic) in [(0, "a:b", "a_x3a_b"), (1, "a:b", "db1_x_a_x3a_b"), (15, "", "db15_x__x_")] {
             assert_eq!(stream_topic(None, database, key.as_bytes()).expect("a name").as_str(), topic);
@@ -186,6 +222,15 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_topic_glob_misses_no_channel(glob in r"[ax:._\[\]\\*?^-]{0,8}", name in "[ax:._]{0,5}") {
+            if engine::glob::matches(glob.as_bytes(), name.as_bytes()) {
+                let topic = topic_of(None, name.as_bytes()).expect("a name");
+                let topics = topic_glob(None, glob.as_bytes());
+                prop_assert!(engine::glob::matches(topics.as_bytes(), topic.as_str().as_bytes()), "{topics} {topic}");
+            }
+        }
+
         #[test]
         fn every_name_has_a_topic_of_its_own(name in proptest::collection::vec(prop_oneof![
             any::<u8>(), Just(b'_'), Just(b'x'), Just(b'.'), Just(b'3'), Just(b'a')

@@ -142,7 +142,7 @@ fn listen(
     listeners: fn(&mut Subscribed) -> &mut Listeners,
 ) -> Reply<Answer, Later> {
     let mut writer = session.writer();
-    let origin = Origin { connection: session.peer.id, thread: Some(session.peer.worker) };
+    let origin = Origin { connection: session.peer.id, thread: Some(session.peer.worker), ..Origin::default() };
     let identity = session.identity.borrow().clone();
     let permit = permit(&door.broker, &identity);
     let broker = door.broker.clone();
