@@ -7,6 +7,8 @@ pub mod frames;
 pub mod join_message;
 pub mod join_token;
 pub mod kafka_request;
+pub mod mesh_invitation;
+pub mod mesh_link;
 pub mod node_link;
 pub mod node_manifest;
 pub mod pattern;

@@ -49,6 +49,8 @@ targets! {
     join_message
     join_token
     node_manifest
+    mesh_link
+    mesh_invitation
 }
 
 #[test]

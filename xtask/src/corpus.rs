@@ -10,6 +10,7 @@ use crate::run::{Outcome, root};
 const VECTORS: &str = "crates/wire/tests/vectors";
 const NODE_FRAMES: &str = "crates/cluster/tests/vectors/frames.txt";
 const JOIN_FRAMES: &str = "crates/cluster/tests/vectors/join.txt";
+const MESH_FRAMES: &str = "crates/mesh/tests/vectors/frames.txt";
 const KAFKA_REQUESTS: &str = "crates/doors/tests/vectors/kafka_requests.txt";
 const BATCHES: &str = "crates/engine/testdata/batches";
 /// Maximum size of a seed: a larger one makes every input that is derived from it slow.
@@ -431,6 +432,19 @@ fn tokens() -> [(&'static str, Vec<u8>); 4] {
     ]
 }
 
+fn invitations() -> [(&'static str, Vec<u8>); 4] {
+    // Version, key, secret, expiry, addresses with their length.
+    let good = |version: u8, address: &str| {
+        [&[0, version][..], &[7; 32], &[1; 16], &[0; 8], &[0, address.len() as u8], address.as_bytes()].concat()
+    };
+    [
+        ("good", good(1, "berlin.example:7403,[::1]:7403")),
+        ("address", good(1, "nowhere")),
+        ("version", good(2, "a:1")),
+        ("text", b"\x01thalweg-mesh-AQID".to_vec()),
+    ]
+}
+
 fn seeds() -> Outcome<Seeds> {
     let mut seeds = Seeds::new();
     for (name, frame) in vectors(NODE_FRAMES)? {
@@ -441,6 +455,12 @@ fn seeds() -> Outcome<Seeds> {
     }
     for (name, token) in tokens() {
         insert_with_cuts(&mut seeds, "join_token", name, token);
+    }
+    for (name, frame) in vectors(MESH_FRAMES)? {
+        insert_with_cuts(&mut seeds, "mesh_link", &name, frame);
+    }
+    for (name, invitation) in invitations() {
+        insert_with_cuts(&mut seeds, "mesh_invitation", name, invitation);
     }
     for (name, snapshot) in PRODUCERS {
         insert_with_cuts(&mut seeds, "node_manifest", name, encode_manifest(snapshot));

@@ -2,7 +2,7 @@
 
 use crate::run::{Call, Outcome, root};
 
-pub const TARGETS: [&str; 20] = [
+pub const TARGETS: [&str; 22] = [
     "frames",
     "request",
     "response",
@@ -23,6 +23,8 @@ pub const TARGETS: [&str; 20] = [
     "join_message",
     "join_token",
     "node_manifest",
+    "mesh_link",
+    "mesh_invitation",
 ];
 /// Limit of a target by default.
 const SECONDS: &str = "60";

@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sim", &["broker", "cluster", "consensus", "engine", "storage"]),
     ("cluster", &["consensus", "engine", "storage"]),
     ("broker", &["engine", "storage"]),
+    ("mesh", &["broker", "engine", "net"]),
     ("doors", &["broker", "engine", "wire", "net"]),
     ("client", &["wire", "engine", "net"]),
     ("bench", &["client", "net", "console"]),

@@ -1,0 +1,9 @@
+//! Sites over real links on loopback, most with a broker in memory.
+
+mod copies;
+mod faults;
+mod listening;
+mod live;
+mod membership;
+mod support;
+mod vectors;
