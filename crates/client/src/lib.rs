@@ -48,6 +48,7 @@ mod near;
 mod topics;
 mod users;
 mod nodes;
+mod sites;
 
 // The session: connections that are kept, and calls that are sent again.
 mod session;
@@ -78,6 +79,9 @@ pub use engine::cache::{
 };
 pub use engine::cluster::{self, ClusterStatus, JoinToken, NodeStatus};
 pub use engine::groups::{Assignor, GroupState, MemberState};
+pub use engine::mesh::{
+    self, CopyStatus, Invitation, LinkState, MeshMode, MeshStatus, MeshTopic, SiteName, SiteStatus,
+};
 pub use engine::security;
 pub use engine::{
     Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, Missing, Offset, Overflow, PartitionId, Record,

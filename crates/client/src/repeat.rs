@@ -3,7 +3,7 @@
 use engine::{Error, ErrorKind};
 use wire::groups::{Heartbeat, Step};
 use wire::security::SecurityRequest;
-use wire::{CacheRequest, ClusterRequest, GroupRequest, QueueRequest, Request};
+use wire::{CacheRequest, ClusterRequest, GroupRequest, MeshRequest, QueueRequest, Request};
 
 /// Returns `true` if a request to a cluster is sent again after this error: if it was certainly not executed, or if it
 /// may be executed twice.
@@ -70,6 +70,9 @@ fn is_idempotent(request: &Request) -> bool {
         ),
         // A node that leads already need not be asked again.
         Request::Cluster(request) => !matches!(request, ClusterRequest::Remove { .. }),
+        Request::Mesh(request) => {
+            matches!(request, MeshRequest::Describe | MeshRequest::Topics | MeshRequest::Invite { .. })
+        }
         // A login belongs to its connection, and a subscription resumes at its position.
         Request::Hello { .. }
         | Request::Login { .. }

@@ -60,6 +60,7 @@ fn run(mut cli: Cli) -> Result {
         Command::Status => commands::status::run(&load(global, Vec::new())?, global.json),
         Command::Request(args) => commands::request::run(&load(global, Vec::new())?, &args, global.json),
         Command::Cluster(args) => commands::cluster::run(global, args),
+        Command::Mesh(args) => commands::mesh::run(&load(global, Vec::new())?, args, global.json),
         Command::Topic(args) => commands::topic::run(&load(global, Vec::new())?, args, global.json),
         Command::Group(args) => commands::group::run(&load(global, Vec::new())?, args, global.json),
         Command::Queue(args) => commands::queue::run(&load(global, Vec::new())?, args, global.json),

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use broker::metrics::{Collect, Exposition};
 use broker::{Broker, ClientCertificate, Door};
 use doors::{Opened, Opening};
+use mesh::Site;
 use net::telemetry::Telemetry;
 use net::tls::ClientAuth;
 use net::{ConnectionLimits, Connections, Drain, Forward, Gate, Shutdown, Sockets, Workers};
@@ -85,6 +86,7 @@ pub struct Server {
     forwards: BTreeMap<u8, Forward>,
     gate: Option<Arc<dyn Gate>>,
     admin_token: Option<AdminTokenFile>,
+    mesh: Arc<Site>,
 }
 
 impl Server {
@@ -105,6 +107,8 @@ impl Server {
         gate: Option<Arc<dyn Gate>>,
     ) -> io::Result<Self> {
         let settings = config.server();
+        let mesh = Site::new(&broker, config.mesh().map_err(io::Error::other)?);
+        broker.set_mesh(mesh.clone()).map_err(io::Error::other)?;
         let mut server = Self {
             broker,
             process,
@@ -113,6 +117,7 @@ impl Server {
             forwards: BTreeMap::new(),
             gate,
             admin_token: None,
+            mesh,
         };
         let every = if settings.client_auth.is_some() { CLIENT_CERTIFICATES_EVERY } else { CERTIFICATES_EVERY };
         tokio::spawn(server.process.tls.clone().watch(every, server.drain()));
@@ -127,6 +132,7 @@ impl Server {
             tokio::spawn(otlp::run(otlp, server.broker.clone(), server.drain()));
         }
         server.open_doors(config, &settings).await?;
+        server.resume_mesh();
         admission::register(config, &server);
         if server.gate.is_none() {
             server.write_admin_token(config);
@@ -136,6 +142,7 @@ impl Server {
 
     /// Ends everything at once: nothing more is answered, and nothing of the broker is left soon after.
     pub(crate) async fn cut(self) {
+        self.mesh.stop();
         let broker = self.broker.clone();
         let stopped = tokio::task::spawn_blocking(move || broker.stop()).await;
         if let Err(error) = stopped.map_err(io::Error::other).and_then(|stopped| stopped.map_err(io::Error::other)) {
@@ -268,6 +275,18 @@ impl Server {
         connections
     }
 
+    /// Links the site of the broker with the others of its mesh, if it is in one.
+    fn resume_mesh(&self) {
+        let (mesh, mut drain) = (self.mesh.clone(), self.drain());
+        tokio::spawn(async move { drain.or_begun(mesh.resume()).await });
+    }
+
+    /// Returns the bound address at which other sites of the mesh reach this one; `None` if it is in no mesh, or only
+    /// dials out.
+    pub fn mesh_address(&self) -> Option<SocketAddr> {
+        self.mesh.address()
+    }
+
     /// Returns a guard, which the shutdown of this server waits for.
     pub fn drain(&self) -> Drain {
         self.shutdown.drain()
@@ -317,6 +336,7 @@ impl Server {
     /// stop cleanly.
     pub async fn shut_down(self) -> bool {
         self.process.close_sockets();
+        self.mesh.stop();
         let ended = self.shutdown.run(self.shutdown_timeout).await;
         let broker = self.broker.clone();
         let stopped = tokio::task::spawn_blocking(move || broker.stop()).await;

@@ -131,6 +131,8 @@ pub mod request {
     /// Kind of the requests about the nodes of a cluster, which begin with an action. Kinds from 0x40 to 0x5f are
     /// those of pushes.
     pub const CLUSTER: u8 = 0x60;
+    /// Kind of the requests about the mesh of sites, which begin with an action.
+    pub const MESH: u8 = 0x61;
 }
 
 /// Kinds of frames that brokers send.
@@ -265,6 +267,8 @@ pub mod response {
     pub const CACHE_FLUSHED: u8 = ANSWER | request::CACHE_FLUSH;
     /// Kind of the answers to [`request::CLUSTER`], which begin with the action.
     pub const CLUSTER: u8 = ANSWER | request::CLUSTER;
+    /// Kind of the answers to [`request::MESH`], which begin with the action.
+    pub const MESH: u8 = ANSWER | request::MESH;
     /// Kind of an error, which answers a request of any kind.
     pub const ERROR: u8 = 0xff;
 

@@ -46,6 +46,9 @@ pub mod security;
 // The nodes of a cluster: bodies of requests and answers.
 pub mod nodes;
 
+// The mesh of sites: bodies of requests and answers.
+pub mod mesh;
+
 // All requests.
 pub mod request;
 
@@ -56,6 +59,7 @@ pub use caches::{CacheRequest, CacheResponse};
 pub use cluster::{Cluster, ClusterNode};
 pub use frame::{Assembler, Frame, Header};
 pub use groups::{GroupRequest, GroupResponse};
+pub use mesh::{MeshRequest, MeshResponse};
 pub use negotiate::{Features, VERSION};
 pub use nodes::{ClusterRequest, ClusterResponse};
 pub use queues::{QueueRequest, QueueResponse};

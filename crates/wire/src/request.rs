@@ -10,11 +10,12 @@ use crate::field::{Fields, get_flags, put_flags, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupRequest;
 use crate::kind::request as kind;
+use crate::mesh::MeshRequest;
 use crate::negotiate::{Features, MAGIC};
 use crate::nodes::ClusterRequest;
 use crate::queues::QueueRequest;
 use crate::security::SecurityRequest;
-use crate::values::{get_settings, get_start, put_settings, put_start};
+use crate::values::{get_mesh_mode, get_settings, get_start, put_settings, put_start};
 
 /// Value of a partition field that means no particular partition.
 const ANY_PARTITION: u32 = u32::MAX;
@@ -144,6 +145,8 @@ pub enum Request {
     Cache(CacheRequest),
     /// Request about the nodes of a cluster.
     Cluster(ClusterRequest),
+    /// Request about the mesh of sites.
+    Mesh(MeshRequest),
 }
 
 /// Subscription that a client requests.
@@ -240,6 +243,7 @@ impl Request {
             Self::Queue(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
             Self::Cache(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
             Self::Cluster(request) => put_frame(buf, kind::CLUSTER, correlation, |b| request.put(b)),
+            Self::Mesh(request) => put_frame(buf, kind::MESH, correlation, |b| request.put(b)),
         }
     }
 
@@ -299,6 +303,7 @@ impl Request {
                 Self::Cache(CacheRequest::get(frame.kind, &mut f)?)
             }
             kind::CLUSTER => Self::Cluster(ClusterRequest::get(&mut f)?),
+            kind::MESH => Self::Mesh(MeshRequest::get(&mut f)?),
             unknown => {
                 return Err(Error::new(ErrorKind::Unsupported, format!("unknown request kind {unknown:#04x}")));
             }
@@ -370,29 +375,32 @@ fn get_partition<B: Buf>(f: &mut Fields<B>) -> Result<Option<PartitionId>> {
 }
 
 fn put_change(b: &mut BytesMut, change: &SettingsChange) {
-    let SettingsChange { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, .. } = change;
+    let SettingsChange { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, mesh, .. } = change;
     let has = [
         retention_bytes.is_some(),
         retention_ms.is_some(),
         compact.is_some(),
         batch_bytes_max.is_some(),
         arrival_times.is_some(),
+        mesh.is_some(),
     ];
     put_flags(b, &has);
     [retention_bytes, retention_ms].into_iter().flatten().for_each(|value| b.put_u64(*value));
     compact.iter().for_each(|value| b.put_u8(u8::from(*value)));
     batch_bytes_max.iter().for_each(|value| b.put_u32(*value));
     arrival_times.iter().for_each(|value| b.put_u8(u8::from(*value)));
+    mesh.iter().for_each(|mode| b.put_u8(*mode as u8));
 }
 
 fn get_change<B: Buf>(f: &mut Fields<B>) -> Result<SettingsChange> {
-    let has: [bool; 5] = get_flags(f)?;
+    let has: [bool; 6] = get_flags(f)?;
     Ok(SettingsChange {
         retention_bytes: has[0].then(|| f.u64()).transpose()?,
         retention_ms: has[1].then(|| f.u64()).transpose()?,
         compact: has[2].then(|| f.bool()).transpose()?,
         batch_bytes_max: has[3].then(|| f.u32()).transpose()?,
         arrival_times: has[4].then(|| f.bool()).transpose()?,
+        mesh: has[5].then(|| get_mesh_mode(f)).transpose()?,
         ..SettingsChange::default()
     })
 }

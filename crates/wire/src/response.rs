@@ -9,6 +9,7 @@ use crate::field::{Fields, get_flags, get_option, put_flags, put_option, put_str
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupResponse;
 use crate::kind::response as kind;
+use crate::mesh::MeshResponse;
 use crate::negotiate::Features;
 use crate::nodes::ClusterResponse;
 use crate::queues::QueueResponse;
@@ -90,6 +91,8 @@ pub enum Response {
     Cache(CacheResponse),
     /// Answer about the nodes of a cluster.
     Cluster(ClusterResponse),
+    /// Answer about the mesh of sites.
+    Mesh(MeshResponse),
     /// Error of a request; with correlation id 0 the last frame of a stream.
     Error(Error),
 }
@@ -306,6 +309,7 @@ impl Response {
             Self::Queue(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
             Self::Cache(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
             Self::Cluster(response) => put_frame(buf, kind::CLUSTER, correlation, |b| response.put(b)),
+            Self::Mesh(response) => put_frame(buf, kind::MESH, correlation, |b| response.put(b)),
             Self::Error(error) => put_frame(buf, kind::ERROR, correlation, |b| put_error(b, error)),
         }
     }
@@ -367,6 +371,7 @@ impl Response {
                 Self::Cache(CacheResponse::get(frame.kind, &mut f)?)
             }
             kind::CLUSTER => Self::Cluster(ClusterResponse::get(&mut f)?),
+            kind::MESH => Self::Mesh(MeshResponse::get(&mut f)?),
             kind::ERROR => Self::Error(get_error(&mut f)?),
             unknown => return Err(unknown_kind(unknown)),
         };

@@ -1,9 +1,10 @@
 //! Values that several requests and answers contain: errors, starts, settings of a topic.
 
 use bytes::{Buf, BufMut, BytesMut};
+use engine::mesh::MeshMode;
 use engine::{Codec, Error, ErrorKind, Result, RetryClass, Start, Storage, TopicSettings};
 
-use crate::field::{Fields, get_flags, put_flags, put_str};
+use crate::field::{Fields, get_code, get_flags, put_flags, put_str};
 
 /// Maximum bytes of the message of an error.
 const MESSAGE_BYTES_MAX: usize = 1024;
@@ -104,12 +105,16 @@ pub(crate) fn put_settings(b: &mut BytesMut, settings: &TopicSettings) {
     let has_batch_bytes_max = settings.batch_bytes_max != TopicSettings::default().batch_bytes_max;
     let rest = Rest::of(settings);
     let has_rest = rest != Rest::of(&TopicSettings::default());
-    put_flags(b, &[settings.compact, has_batch_bytes_max, settings.arrival_times, has_rest]);
+    let has_mesh = settings.mesh != MeshMode::Off;
+    put_flags(b, &[settings.compact, has_batch_bytes_max, settings.arrival_times, has_rest, has_mesh]);
     if has_batch_bytes_max {
         b.put_u32(settings.batch_bytes_max);
     }
     if has_rest {
         rest.put(b);
+    }
+    if has_mesh {
+        b.put_u8(settings.mesh as u8);
     }
 }
 
@@ -120,10 +125,11 @@ pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
     let storage = f.u8()?;
     let storage = Storage::from_code(storage)
         .ok_or_else(|| Error::malformed(format!("a topic's storage is 0 to 3, not {storage}")))?;
-    let [compact, has_batch_bytes_max, arrival_times, has_rest] = get_flags(f)?;
+    let [compact, has_batch_bytes_max, arrival_times, has_rest, has_mesh] = get_flags(f)?;
     let batch_bytes_max = if has_batch_bytes_max { f.u32()? } else { TopicSettings::default().batch_bytes_max };
     let rest = if has_rest { Rest::get(f)? } else { Rest::of(&TopicSettings::default()) };
     let Rest { compression, segment_bytes, segment_ms, compaction_lag_ms } = rest;
+    let mesh = if has_mesh { get_mesh_mode(f)? } else { MeshMode::Off };
     Ok(TopicSettings {
         compression,
         segment_bytes,
@@ -136,8 +142,13 @@ pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
         compact,
         batch_bytes_max,
         arrival_times,
+        mesh,
         ..TopicSettings::default()
     })
+}
+
+pub(crate) fn get_mesh_mode<B: Buf>(f: &mut Fields<B>) -> Result<MeshMode> {
+    get_code(f, "mode of a topic in the mesh", MeshMode::from_code)
 }
 
 /// Settings that most topics leave at their defaults.

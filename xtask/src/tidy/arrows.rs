@@ -24,7 +24,20 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bench", &["client", "net", "console"]),
     (
         "thalweg",
-        &["engine", "storage", "wire", "net", "broker", "doors", "client", "bench", "cluster", "consensus", "console"],
+        &[
+            "engine",
+            "storage",
+            "wire",
+            "net",
+            "broker",
+            "doors",
+            "client",
+            "bench",
+            "cluster",
+            "consensus",
+            "mesh",
+            "console",
+        ],
     ),
     ("xtask", &[]),
 ];

@@ -195,7 +195,7 @@ async fn admit(
         _ => error.into(),
     })?;
     broker::act_as(identity.user());
-    // The first one is the name of a resource, except for the number of a node.
+    // The first one is the name of a resource, except for a node and a site.
     if let Some((_, name)) = params.first_mut().filter(|_| !matches!(needs, Needs::Cluster(_))) {
         *name = Names::of(&identity).inner(name);
     }

@@ -416,6 +416,7 @@ pub(super) struct SettingsIn {
     compact: Option<bool>,
     batch_bytes_max: Option<u32>,
     arrival_times: Option<bool>,
+    mesh: Option<String>,
 }
 
 impl SettingsIn {
@@ -428,6 +429,7 @@ impl SettingsIn {
             compact: self.compact.unwrap_or(defaults.compact),
             batch_bytes_max: self.batch_bytes_max.unwrap_or(defaults.batch_bytes_max),
             arrival_times: self.arrival_times.unwrap_or(defaults.arrival_times),
+            mesh: self.mesh.as_deref().map(str::parse).transpose()?.unwrap_or(defaults.mesh),
             ..TopicSettings::default()
         })
     }
@@ -444,14 +446,16 @@ pub(super) struct AlterIn {
     compact: Option<bool>,
     batch_bytes_max: Option<u32>,
     arrival_times: Option<bool>,
+    mesh: Option<String>,
 }
 
 impl AlterIn {
     /// Returns the changes other than the number of partitions.
-    pub fn settings(&self) -> SettingsChange {
+    pub fn settings(&self) -> engine::Result<SettingsChange> {
         let Self { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, .. } = *self;
         let change = SettingsChange { retention_bytes, retention_ms, compact, ..SettingsChange::default() };
-        SettingsChange { batch_bytes_max, arrival_times, ..change }
+        let mesh = self.mesh.as_deref().map(str::parse).transpose()?;
+        Ok(SettingsChange { batch_bytes_max, arrival_times, mesh, ..change })
     }
 }
 
@@ -564,6 +568,7 @@ struct SettingsOut {
     compact: bool,
     batch_bytes_max: u32,
     arrival_times: bool,
+    mesh: &'static str,
     drop_acknowledged: bool,
     keep_unacknowledged: bool,
 }
@@ -611,6 +616,7 @@ impl<'a> TopicOut<'a> {
                 compact: settings.compact,
                 batch_bytes_max: settings.batch_bytes_max,
                 arrival_times: settings.arrival_times,
+                mesh: settings.mesh.name(),
                 drop_acknowledged: settings.drop_consumed,
                 keep_unacknowledged: settings.keeps_unacked,
             },

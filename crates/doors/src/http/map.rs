@@ -371,7 +371,7 @@ pub(super) async fn alter_topic(
     let body = codec::read_body(body, &http.bodies).await?;
     codec::expect_json(&head.headers)?;
     let wanted: AlterIn = codec::parse_json(&body.bytes)?;
-    let change = wanted.settings();
+    let change = wanted.settings()?;
     if wanted.partitions.is_none() && change.is_empty() {
         return Err(
             Error::invalid("name at least one setting to change: partitions, retention_ms, compact, ...").into()

@@ -8,6 +8,7 @@ mod cors;
 mod errors;
 mod groups;
 mod map;
+mod mesh;
 mod metrics;
 mod names;
 mod page;
@@ -146,7 +147,7 @@ struct Route {
 }
 
 /// All routes of this door.
-static ROUTES: [Route; 49] = [
+static ROUTES: [Route; 56] = [
     Route { method: Method::GET, path: "/", needs: Needs::Nothing, serve: |method| on(method, map::help) },
     Route {
         method: Method::GET,
@@ -411,6 +412,48 @@ static ROUTES: [Route; 49] = [
         path: "/v1/cluster/nodes/{node}",
         needs: Needs::Cluster(Operation::Alter),
         serve: |method| on(method, cluster::remove),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/mesh",
+        needs: Needs::Cluster(Operation::Describe),
+        serve: |method| on(method, mesh::describe),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/mesh/init",
+        needs: Needs::Cluster(Operation::Alter),
+        serve: |method| on(method, mesh::init),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/mesh/join",
+        needs: Needs::Cluster(Operation::Alter),
+        serve: |method| on(method, mesh::join),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/mesh/invitations",
+        needs: Needs::Cluster(Operation::Alter),
+        serve: |method| on(method, mesh::invite),
+    },
+    Route {
+        method: Method::DELETE,
+        path: "/v1/mesh/sites/{site}",
+        needs: Needs::Cluster(Operation::Alter),
+        serve: |method| on(method, mesh::remove),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/mesh/leave",
+        needs: Needs::Cluster(Operation::Alter),
+        serve: |method| on(method, mesh::leave),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/mesh/topics",
+        needs: Needs::Cluster(Operation::Describe),
+        serve: |method| on(method, mesh::topics),
     },
     Route {
         method: Method::GET,

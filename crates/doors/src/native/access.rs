@@ -7,7 +7,7 @@ use engine::{Error, ErrorKind, Missing, Pattern, Result, TopicName};
 use wire::groups::{Heartbeat, OffsetCommit, OffsetReset, Step};
 use wire::queues::{NewQueue, Receive};
 use wire::security::SecurityRequest;
-use wire::{CacheRequest, ClusterRequest, GroupRequest, QueueRequest, Request};
+use wire::{CacheRequest, ClusterRequest, GroupRequest, MeshRequest, QueueRequest, Request};
 
 use crate::permissions::{self, Call, Need, Table};
 
@@ -77,6 +77,13 @@ rows! {
     Request::Cluster(ClusterRequest::IssueToken { .. }) => "cluster: issue a token", Needs::Cluster(Operation::Alter);
     Request::Cluster(ClusterRequest::Transfer { .. }) => "cluster: change the leader", Needs::Cluster(Operation::Alter);
     Request::Cluster(ClusterRequest::Remove { .. }) => "cluster: remove a node", Needs::Cluster(Operation::Alter);
+    Request::Mesh(MeshRequest::Describe) => "mesh: describe", Needs::Cluster(Operation::Describe);
+    Request::Mesh(MeshRequest::Init { .. }) => "mesh: init", Needs::Cluster(Operation::Alter);
+    Request::Mesh(MeshRequest::Join { .. }) => "mesh: join", Needs::Cluster(Operation::Alter);
+    Request::Mesh(MeshRequest::Invite { .. }) => "mesh: invite a site", Needs::Cluster(Operation::Alter);
+    Request::Mesh(MeshRequest::Remove { .. }) => "mesh: remove a site", Needs::Cluster(Operation::Alter);
+    Request::Mesh(MeshRequest::Leave) => "mesh: leave", Needs::Cluster(Operation::Alter);
+    Request::Mesh(MeshRequest::Topics) => "mesh: list topics", Needs::Cluster(Operation::Describe);
 }
 
 impl Needs {

@@ -17,7 +17,7 @@ use wire::{CacheRequest, GroupRequest, QueueRequest, Request, Subscribe};
 use super::codec::{self, Answer};
 use super::connection::{Later, NativeHandler, Shared, Stream, no_subscription};
 use super::room::Room;
-use super::{access, caches, groups, nodes, queues, security};
+use super::{access, caches, groups, mesh, nodes, queues, security};
 
 /// Maximum number of fetches of one connection that wait for records at the same time.
 const FETCHES_MAX: usize = 64;
@@ -160,6 +160,10 @@ impl NativeHandler {
             Request::Cluster(request) => {
                 let broker = broker.clone();
                 alone(async move { nodes::answer(&broker, request).await })
+            }
+            Request::Mesh(request) => {
+                let broker = broker.clone();
+                alone(async move { mesh::answer(&broker, request).await })
             }
             Request::Group(mut request) => {
                 let turn = self.heartbeat_turn(stream, &mut request);

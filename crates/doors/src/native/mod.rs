@@ -9,6 +9,7 @@ mod errors;
 mod groups;
 mod login;
 mod map;
+mod mesh;
 mod queues;
 mod room;
 mod nodes;

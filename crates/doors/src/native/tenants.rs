@@ -89,7 +89,8 @@ impl Entering<'_> {
             | Request::InitProducer
             // Those of tenants have no names.
             | Request::Security(_)
-            | Request::Cluster(_) => {}
+            | Request::Cluster(_)
+            | Request::Mesh(_) => {}
             // A queue group is one of its topic, so its name has no prefix.
             Request::Subscribe(Subscribe { topic, .. })
             | Request::Publish { topic, .. }
@@ -224,6 +225,7 @@ impl Leaving<'_> {
             | Response::Producer { .. }
             | Response::Security(_)
             | Response::Cluster(_)
+            | Response::Mesh(_)
             // Its text has the names of the broker.
             | Response::Error(_) => {}
             Response::Subscribed { sources, .. } => self.names(sources.iter_mut().map(|source| &mut source.topic)),

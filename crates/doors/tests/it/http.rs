@@ -265,7 +265,7 @@ async fn topics_from_begin_to_end() {
         created.text().replace(&id, "ID"),
         concat!(
             r#"{"topic":"b","id":"ID","settings":{"partitions":2,"retention_bytes":67108864,"retention_ms":5000,"#,
-            r#""storage":"memory","compact":false,"batch_bytes_max":10485760,"arrival_times":false,"#,
+            r#""storage":"memory","compact":false,"batch_bytes_max":10485760,"arrival_times":false,"mesh":"off","#,
             r#""drop_acknowledged":false,"keep_unacknowledged":false},"owner":null,"#,
             r#""partitions":[{"partition":0,"start_offset":0,"end_offset":0,"bytes":0,"subscribers":0},"#,
             r#"{"partition":1,"start_offset":0,"end_offset":0,"bytes":0,"subscribers":0}]}"#
@@ -304,6 +304,15 @@ async fn topics_from_begin_to_end() {
     assert_eq!((&settings["partitions"], &settings["retention_ms"]), (&json!(5), &json!(9000)));
     assert_eq!((&settings["batch_bytes_max"], &settings["retention_bytes"]), (&json!(4096), &json!(67_108_864)));
     assert_eq!(altered["id"], id.as_str());
+    for mesh in ["live", "off"] {
+        let altered = server.send("PATCH", "/v1/topics/b", &[JSON], json!({ "mesh": mesh }).to_string()).await.json();
+        assert_eq!((&altered["settings"]["mesh"], &altered["settings"]["retention_ms"]), (&json!(mesh), &json!(9000)));
+    }
+    let in_mesh = server.send("PUT", "/v1/topics/d", &[JSON], r#"{"mesh":"live"}"#).await;
+    assert_eq!((in_mesh.status, &in_mesh.json()["settings"]["mesh"]), (201, &json!("live")));
+    assert_eq!(server.get("/v1/topics/d").await.json()["settings"]["mesh"], "live");
+    assert_eq!(server.send("PUT", "/v1/topics/d", &[JSON], r#"{"mesh":"live"}"#).await.status, 200);
+    assert_eq!(server.send("PUT", "/v1/topics/d", &[JSON], "{}").await.status, 409);
 
     let deleted = server.send("DELETE", "/v1/topics/b", &[], "").await;
     assert_eq!((deleted.status, deleted.text()), (204, ""));
@@ -366,7 +375,21 @@ const MISTAKES: &[Mistake] = &[
     ("GET", "/v1/topics/t?x=1", TEXT, "", 400, "invalid", "'x'; known here: none"),
     ("PUT", "/v1/topics/n", JSON, r#"{"partition":1}"#, 400, "malformed", "`partition`"),
     ("PUT", "/v1/topics/n", JSON, r#"{"partitions":0}"#, 400, "invalid", "1 to 1024"),
+    ("PUT", "/v1/topics/n", JSON, r#"{"mesh":"on"}"#, 400, "invalid", "mesh is off, live, mirror or source, not 'on'"),
+    ("PUT", "/v1/topics/n", JSON, r#"{"mesh":"copy"}"#, 400, "invalid", "mode copy of a topic is not chosen"),
+    ("PUT", "/v1/topics/n", JSON, r#"{"mesh":"mirror"}"#, 400, "invalid", "use storage disk"),
     ("PUT", "/v1/topics/n", TEXT, "{}", 415, "unsupported", "application/json"),
+    (
+        "PATCH",
+        "/v1/topics/t",
+        JSON,
+        r#"{"mesh":"on"}"#,
+        400,
+        "invalid",
+        "mesh is off, live, mirror or source, not 'on'",
+    ),
+    ("PATCH", "/v1/topics/t", JSON, r#"{"mesh":"copy"}"#, 400, "invalid", "mode copy of a topic is not chosen"),
+    ("PATCH", "/v1/topics/t", JSON, r#"{"mesh":"source"}"#, 400, "invalid", "use storage disk"),
     ("PATCH", "/v1/topics/t", JSON, r#"{"partitions":0}"#, 400, "invalid", "has 1 partitions: they can only grow"),
     ("PATCH", "/v1/topics/t", JSON, r#"{"partitions":1025}"#, 400, "invalid", "1 to 1024"),
     ("PATCH", "/v1/topics/t", JSON, "{}", 400, "invalid", "name at least one setting to change"),
@@ -578,6 +601,7 @@ fn example(route: &str) -> String {
         ("{key}", "k"),
         ("{group}", "g"),
         ("{node}", "1"),
+        ("{site}", "oslo"),
     ];
     names.into_iter().fold(route.to_owned(), |path, (name, value)| path.replace(name, value))
 }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
 use client::security::{AclFilter, Match, Mechanism, Operation, Principal, ResourceKind};
-use client::{SettingsChange, TopicSettings};
+use client::{MeshMode, SettingsChange, TopicSettings};
 use thalweg::config::units::{parse_bytes, parse_duration};
 
 use crate::output::{Failure, Result, USAGE};
@@ -27,6 +27,11 @@ pub struct TopicOptions {
     /// Source of the records' timestamps: the publisher's clock, or the broker's clock on arrival
     #[arg(long, value_enum)]
     pub timestamps: Option<Timestamps>,
+    /// Relation to the mesh: off, live (other sites with subscribers or queues of the topic receive its records),
+    /// mirror (other sites copy it, and this site copies theirs), or source (other sites copy it). Off ends the copying
+    /// to a copy, so that clients can publish to it
+    #[arg(long, value_name = "MODE")]
+    pub mesh: Option<MeshMode>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -59,6 +64,7 @@ impl TopicOptions {
             // The broker refuses a value that is too large.
             batch_bytes_max: batch_bytes_max.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
             arrival_times: self.timestamps.map(|timestamps| timestamps == Timestamps::Arrival),
+            mesh: self.mesh,
             ..SettingsChange::default()
         })
     }

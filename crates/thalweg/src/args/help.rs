@@ -16,8 +16,8 @@ const GROUPS: [(&str, &[&str]); 6] = [
     (
         "Management commands",
         &[
-            "topic", "group", "user", "role", "tenant", "token", "key", "quota", "acl", "audit", "cluster", "config",
-            "inspect",
+            "topic", "group", "user", "role", "tenant", "token", "key", "quota", "acl", "audit", "cluster", "mesh",
+            "config", "inspect",
         ],
     ),
     ("Connection commands", &["context", "login", "logout"]),

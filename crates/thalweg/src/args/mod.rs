@@ -14,6 +14,7 @@ mod cache;
 mod cluster;
 mod context;
 mod help;
+mod mesh;
 mod queue;
 
 pub use addresses::Addresses;
@@ -23,6 +24,7 @@ pub use cache::*;
 pub use cluster::*;
 pub use context::*;
 pub use help::{command, explain};
+pub use mesh::*;
 pub use queue::*;
 
 /// Version and commit of this program.
@@ -117,6 +119,9 @@ Examples:
     /// Found a cluster of several nodes, join one, and look after its nodes
     #[command(subcommand)]
     Cluster(Cluster),
+    /// Begin a mesh of sites, which exchange what their clients publish, join one, and look after its sites
+    #[command(subcommand)]
+    Mesh(Mesh),
     /// Create, list, describe, alter and delete topics
     #[command(subcommand)]
     Topic(Topic),
@@ -414,6 +419,7 @@ Examples:
   thalweg topic create orders --partitions 4 --retention 7d
   thalweg topic list
   thalweg topic alter orders --retention-bytes 10GiB
+  thalweg topic alter oslo.orders --mesh off     # ends copying from oslo: clients can publish
   thalweg topic delete orders --yes")]
 pub enum Topic {
     /// Create a topic

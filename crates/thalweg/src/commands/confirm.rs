@@ -18,6 +18,6 @@ pub fn ask(yes: Yes, question: &str) -> Result {
     io::stdin().lock().read_line(&mut answer)?;
     match answer.trim().to_ascii_lowercase().as_str() {
         "y" | "yes" => Ok(()),
-        _ => Err(Failure::new(FAILED, "nothing was deleted; answer y, or pass --yes")),
+        _ => Err(Failure::new(FAILED, "nothing was changed; answer y, or pass --yes")),
     }
 }

@@ -14,6 +14,7 @@ pub mod demo;
 pub mod group;
 pub mod inspect;
 pub mod login;
+pub mod mesh;
 pub mod publish;
 pub mod queue;
 pub mod quota;
@@ -37,6 +38,7 @@ use std::io::IsTerminal;
 use client::{Addresses, Client, ClientSettings, ErrorKind, LinkChange, LinkObserver, Login};
 use thalweg::admin_token;
 use thalweg::config::{Config, ContextUse, Credential};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::output::{FAILED, Failure, Result, USAGE, remark};
 
@@ -82,4 +84,18 @@ fn client_settings(config: &Config) -> Result<ClientSettings> {
         }
     };
     Ok(ClientSettings { login, ..client })
+}
+
+/// Runs a demonstration on all threads. A signal ends it, and with it the processes that it has started.
+fn until_stopped<T>(demonstration: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        tokio::select! {
+            ended = Box::pin(demonstration) => ended,
+            _ = terminate.recv() => Err(Failure::new(FAILED, "stopped")),
+            _ = interrupt.recv() => Err(Failure::new(FAILED, "stopped")),
+        }
+    })
 }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use client::{Client, Error, ErrorKind, Offset, SettingsChange, Storage, TopicInfo, TopicSettings};
+use client::{Client, Error, ErrorKind, MeshMode, Offset, SettingsChange, Storage, TopicInfo, TopicSettings};
 use comfy_table::Table;
 use engine::TopicName;
 use serde_json::{Value, json};
@@ -116,6 +116,7 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
 async fn would_create(client: &Client, topic: &str, settings: TopicSettings) -> Result<bool> {
     let name = TopicName::parse(topic)?;
     settings.or(&TopicSettings::default()).validate()?;
+    settings.mesh.check_chosen()?;
     if name.is_inbox() {
         return Err(Error::invalid(format!("{name}: an inbox is created by subscribing to it")).into());
     }
@@ -142,6 +143,7 @@ fn print_dry_run(out: &mut impl Write, topic: &str, settings: TopicSettings, exi
             "compact": settings.compact,
             "batch_bytes_max": settings.batch_bytes_max,
             "arrival_times": settings.arrival_times,
+            "mesh": settings.mesh.name(),
         });
         return Ok(writeln!(out, "{would}")?);
     }
@@ -178,6 +180,7 @@ fn settings_table(settings: TopicSettings) -> Table {
     table.add_row(["the largest batch".to_owned(), units::bytes(settings.batch_bytes_max.into())]);
     let whose = if settings.arrival_times { "the broker's clock, on arrival" } else { "their publisher's clock" };
     table.add_row(["record times".to_owned(), whose.to_owned()]);
+    table.add_row(["mesh".to_owned(), reach(settings.mesh).to_owned()]);
     if let Some(codec) = settings.compression {
         table.add_row(["compressed with".to_owned(), codec.name().to_owned()]);
     }
@@ -270,6 +273,7 @@ fn to_json(info: &TopicInfo) -> Value {
         "compact": info.settings.compact,
         "batch_bytes_max": info.settings.batch_bytes_max,
         "arrival_times": info.settings.arrival_times,
+        "mesh": info.settings.mesh.name(),
         "compression": info.settings.compression.map(client::Codec::name),
         "segment_bytes": is_set(info.settings.segment_bytes),
         "segment_ms": is_set(info.settings.segment_ms),
@@ -293,6 +297,16 @@ fn place(storage: Storage) -> &'static str {
         Storage::Sqlite => "in SQLite",
         Storage::Memory => "in memory",
         Storage::Auto => "on disk if the broker has a data directory",
+    }
+}
+
+fn reach(mesh: MeshMode) -> &'static str {
+    match mesh {
+        MeshMode::Off => "off",
+        MeshMode::Live => "live: other sites with subscribers or queues of the topic receive its records",
+        MeshMode::Mirror => "mirror: other sites copy the topic, and this site copies the topics of this name there",
+        MeshMode::Source => "source: other sites copy the topic, and this site copies none",
+        MeshMode::Copy => "copy of a topic of another site: clients only read it, until mesh is off",
     }
 }
 

@@ -210,10 +210,14 @@ fn topic(table: &toml::Table) -> std::result::Result<(TopicName, TopicSettings),
             "compact" => settings.compact = parse(key, &value)?,
             "batch_bytes_max" => settings.batch_bytes_max = parse(key, &value)?,
             "arrival_times" => settings.arrival_times = parse(key, &value)?,
+            "mesh" => {
+                settings.mesh = parse(key, &value)?;
+                settings.mesh.check_chosen().map_err(|e| format!("{key}: {}", e.message))?;
+            }
             unknown => {
                 return Err(format!(
                     "a topic has no setting '{unknown}'; it has partitions, retention_bytes, retention_ms, storage, \
-                     compact, batch_bytes_max, arrival_times"
+                     compact, batch_bytes_max, arrival_times, mesh"
                 ));
             }
         }
@@ -235,6 +239,7 @@ fn topic_differences(current: &TopicSettings, asked: &TopicSettings) -> Vec<Stri
             ("compact", settings.compact.to_string()),
             ("batch_bytes_max", settings.batch_bytes_max.to_string()),
             ("arrival_times", settings.arrival_times.to_string()),
+            ("mesh", settings.mesh.name().to_owned()),
         ]
     };
     let pairs = shown(current, current.storage).into_iter().zip(shown(&wanted, storage));

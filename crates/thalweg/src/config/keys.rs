@@ -104,6 +104,8 @@ pub const UNIX_MODES: [&str; 3] = ["0600", "0660", "0666"];
 const TLS_CLIENT_AUTH: [&str; 2] = ["requested", "required"];
 /// Values of the key `sqs_auth`.
 pub const SQS_AUTH: [&str; 2] = ["off", "verify"];
+/// Values of the key `mesh_role`.
+pub const MESH_ROLES: [&str; 2] = ["hub", "leaf"];
 /// Values of the key `audit`.
 pub const AUDIT: [&str; 3] = ["auto", "on", "off"];
 /// Values of the key `log_format`.
@@ -223,6 +225,13 @@ pub const KEYS: &[Key] = &[
     key("cluster_status", Broker, Kind::Address, "off", "Address at which a node answers for itself, whether it leads or follows: /metrics, /healthz and /readyz over HTTP, without a login"),
     key("cluster_catch_up_bytes_per_s", Broker, bytes(64 << 10, 1 << 40), "64MiB", "Maximum number of bytes per second that a node sends to another one that catches up"),
     key("cluster_verify_bytes_per_s", Broker, bytes(0, 1 << 40), "4MiB", "Number of bytes of its files that a node reads per second to find damage, which it replaces from the leader; 0: none"),
+    key("mesh", Broker, Kind::Address, "off", "Address at which other sites of a mesh reach this one, over UDP with TLS; off: this site only dials out"),
+    key("mesh_advertise", Broker, Kind::Text, "", "Address by which other sites reach this one, host:port; by default that of mesh, if it is not 0.0.0.0 or [::]. For the nodes of a cluster, the addresses of all, comma-separated"),
+    key("mesh_role", Broker, Kind::Choice(&MESH_ROLES), "hub", "Whether this site relays between sites that cannot reach each other (hub) or not (leaf)"),
+    key("mesh_sent_bytes_per_s", Broker, bytes(0, 1 << 40), "0", "Maximum number of bytes of records that this site sends to each other site per second; what exceeds it waits in the log of its topic. 0: no limit"),
+    key("mesh_received_bytes_per_s", Broker, bytes(0, 1 << 40), "0", "Maximum number of bytes of records that this site takes from each other site per second; what exceeds it waits at that site. 0: no limit"),
+    tuned("mesh_subscribers_ttl_ms", Broker, millis(0, 3_600_000), ["5000", "2000", "30000"], None, "Time after which the sites that read a live topic are looked up again; 0: at each publish"),
+    tuned("mesh_discovery_interval_min_ms", Broker, millis(0, 600_000), ["2000", "1000", "10000"], None, "Minimum time between two lookups of the same topic; records wait for the next one, none is dropped"),
     key("disk_retention_bytes", Broker, bytes(0, 1 << 50), "0", "Bytes that a partition on disk retains; 0: no limit"),
     key("disk_retention_ms", Broker, millis(0, u64::MAX), "604800000", "Time for which a batch is retained on disk; 0: no limit"),
     key("compaction_bytes_per_s", Broker, bytes(1 << 10, 1 << 40), "64MiB", "Maximum number of bytes that compaction reads and writes per second"),

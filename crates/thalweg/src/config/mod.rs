@@ -8,6 +8,7 @@ pub mod contexts;
 mod definitions;
 pub mod keys;
 mod layers;
+mod mesh;
 mod show;
 pub mod units;
 

@@ -206,6 +206,10 @@ fn topics_and_queues_are_defined_key_by_key() {
         [[topics]]
         name = \"orders\"
         partitions = 4
+        mesh = \"live\"
+        [[topics]]
+        name = \"audit\"
+        mesh = \"mirror\"
         [[queues]]
         name = \"jobs\"
         lease_ms = 60_000
@@ -230,6 +234,15 @@ fn topics_and_queues_are_defined_key_by_key() {
         ("[[queues]]\nname = \"a\"\nstart = \"now\"", "[[queues]] a: start is earliest or live, not 'now'"),
         ("[[topics]]\nname = \"a\"\nparts = 1", "[[topics]] a: a topic has no setting 'parts'; it has partitions, "),
         ("[[topics]]\nname = \"a\"\npartitions = 0", "[[topics]] a: "),
+        (
+            "[[topics]]\nname = \"a\"\nmesh = \"on\"",
+            "[[topics]] a: mesh: 'on' is not valid here: mesh is off, live, mirror or source, not 'on'",
+        ),
+        ("[[topics]]\nname = \"a\"\nmesh = \"copy\"", "[[topics]] a: mesh: the mode copy of a topic is not chosen"),
+        (
+            "[[topics]]\nname = \"a\"\nstorage = \"memory\"\nmesh = \"source\"",
+            "[[topics]] a: a topic in memory is not ",
+        ),
     ] {
         let told = message(load(file, &[], &[]));
         assert!(told.contains(why), "{told}");
@@ -250,13 +263,13 @@ fn sqs_requests_are_checked_if_credentials_are_set() {
 }
 
 /// All checks of listen addresses iterate over the doors, so every listen address of clients must belong to a door.
-/// Other nodes have their own certificates, and the state of a node has no login.
+/// Other nodes and other sites have their own certificates, and the state of a node has no login.
 #[test]
 fn each_key_of_an_address_to_listen_on_is_a_door() {
     let addresses: Vec<&str> = KEYS
         .iter()
         .filter(|key| key.scope == Scope::Broker && matches!(key.kind, Kind::Address))
-        .filter(|key| !["cluster", "cluster_status"].contains(&key.name))
+        .filter(|key| !["cluster", "cluster_status", "mesh"].contains(&key.name))
         .map(|key| key.name)
         .collect();
     let mut doors: Vec<&str> = Door::ALL.into_iter().map(Door::key).collect();

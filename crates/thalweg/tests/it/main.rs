@@ -12,3 +12,4 @@ mod door;
 mod cli;
 mod server;
 mod cluster;
+mod mesh;

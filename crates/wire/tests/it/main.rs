@@ -4,4 +4,5 @@ mod caches;
 mod queues;
 mod security;
 mod nodes;
+mod mesh;
 mod vectors;

@@ -7,9 +7,10 @@
 use std::fmt::{Debug, Write as _};
 use std::path::PathBuf;
 
-use crate::{caches, nodes, queues, security};
+use crate::{caches, mesh, nodes, queues, security};
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::groups::{Assignor, GroupState, MemberState};
+use engine::mesh::MeshMode;
 use engine::{
     Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Missing, Overflow, Producer, RecordBatch, Result, RetryClass,
     SettingsChange, Start, Storage, TopicSettings,
@@ -189,6 +190,7 @@ fn requests() -> Vec<Vector> {
                     compact: Some(true),
                     batch_bytes_max: Some(1 << 20),
                     arrival_times: Some(false),
+                    mesh: Some(MeshMode::Off),
                     ..SettingsChange::default()
                 },
             },
@@ -200,6 +202,16 @@ fn requests() -> Vec<Vector> {
     values.extend(queues::requests().into_iter().map(|(name, value)| (name, Request::Queue(value))));
     values.extend(caches::requests().into_iter().map(|(name, value)| (name, Request::Cache(value))));
     values.extend(nodes::requests().into_iter().map(|(name, value)| (name, Request::Cluster(value))));
+    values.extend(mesh::requests().into_iter().map(|(name, value)| (name, Request::Mesh(value))));
+    // At the end, so that the correlation ids of the vectors above stay as they are.
+    let rest = TopicSettings { segment_bytes: 1 << 20, mesh: MeshMode::Live, ..settings };
+    let in_mesh = TopicSettings { mesh: MeshMode::Live, ..settings };
+    let live = SettingsChange { mesh: Some(MeshMode::Live), ..SettingsChange::default() };
+    values.extend([
+        ("topic_create_in_the_mesh", Request::TopicCreate { topic: topic(), settings: in_mesh }),
+        ("topic_create_in_the_mesh_with_segments", Request::TopicCreate { topic: topic(), settings: rest }),
+        ("topic_alter_mesh", Request::TopicAlter { topic: topic(), change: live }),
+    ]);
     let encode = |(i, (name, value)): (usize, (&str, Request))| {
         let correlation = 0x0100_0000 + i as u32;
         let mut buf = BytesMut::new();
@@ -295,6 +307,11 @@ fn responses() -> Vec<Vector> {
         value.encode(0x0200_0000 + i as u32, &mut buf);
         vector(name, value, |b| b.put_slice(&buf))
     };
+    // At the end, so that the correlation ids of the vectors before stay as they are.
+    let in_mesh = Response::TopicDescribed(TopicInfo {
+        settings: TopicSettings { mesh: MeshMode::Live, ..topic(Vec::new()).settings },
+        ..topic(partitions())
+    });
     let answers = values.into_iter().map(|(name, value)| (name.to_owned(), value));
     let groups = group_responses().into_iter().map(|(name, value)| (name.to_owned(), Response::Group(value)));
     let errors = ErrorKind::ALL
@@ -313,6 +330,8 @@ fn responses() -> Vec<Vector> {
         .chain(queues)
         .chain(caches::responses().into_iter().map(|(name, value)| (name.to_owned(), Response::Cache(value))))
         .chain(nodes::responses().into_iter().map(|(name, value)| (name.to_owned(), Response::Cluster(value))))
+        .chain(mesh::responses().into_iter().map(|(name, value)| (name.to_owned(), Response::Mesh(value))))
+        .chain([("topic_in_the_mesh".to_owned(), in_mesh)])
         .enumerate()
         .map(|(i, (name, value))| encode(i, name, value))
         .collect()
@@ -569,7 +588,7 @@ fn a_body_that_is_cut_or_too_long_is_refused() {
 #[test]
 fn values_out_of_range_are_refused() {
     // File, vector, position in its body, and the bytes that replace the original ones.
-    let cases: [(&str, &str, usize, &[u8]); 20] = [
+    let cases: [(&str, &str, usize, &[u8]); 23] = [
         ("requests.txt", "hello", 0, b"HTTP"),
         ("requests.txt", "hello", 24, &[0xff]),
         ("requests.txt", "publish", 2, &[0xc0]),
@@ -591,6 +610,10 @@ fn values_out_of_range_are_refused() {
         ("responses.txt", "group_described", 9, &[3]),
         ("responses.txt", "group_described", 14, &[2]),
         ("responses.txt", "groups", 0, &[2]),
+        // The flags of settings, and the mode in the mesh.
+        ("requests.txt", "topic_create_in_the_mesh", 32, &[0x31]),
+        ("requests.txt", "topic_create_in_the_mesh", 33, &[5]),
+        ("requests.txt", "topic_alter_mesh", 12, &[5]),
     ];
     for (file, name, at, instead) in cases {
         let family = families().into_iter().find(|family| family.file == file).expect(file);

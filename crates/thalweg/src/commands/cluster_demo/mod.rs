@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use client::{Acks, Addresses, Client, ClientSettings, ErrorKind, Publisher, Record, Storage, TopicSettings};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::output::{FAILED, Failure, Result, note};
@@ -33,16 +32,7 @@ const POLL_EVERY: Duration = Duration::from_millis(50);
 const READ_WAIT: Duration = Duration::from_millis(100);
 
 pub fn run(seconds: u64, is_json: bool) -> Result {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let report = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        tokio::select! {
-            report = Box::pin(demonstrate(Duration::from_secs(seconds))) => report,
-            _ = terminate.recv() => Err(Failure::new(FAILED, "stopped")),
-            _ = interrupt.recv() => Err(Failure::new(FAILED, "stopped")),
-        }
-    })?;
+    let report = super::until_stopped(demonstrate(Duration::from_secs(seconds)))?;
     let mut out = std::io::stdout();
     if is_json {
         writeln!(out, "{}", report.to_json())?;

@@ -178,6 +178,10 @@ fn banner(config: &Config, server: &Running) {
             line(&format!("  status  http://{address}/readyz for this node alone, and /metrics"));
         }
     }
+    // The address was checked when the configuration was read.
+    if let Ok(Some(address)) = config.address("mesh") {
+        line(&format!("  mesh    {address}  UDP, for other sites; see thalweg mesh status"));
+    }
     match config.data() {
         Some(data) => line(&format!("  data    {}", data.display())),
         None => line("  data    in memory only: a restart loses all data"),

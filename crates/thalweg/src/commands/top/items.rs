@@ -1,4 +1,4 @@
-//! Named items of a broker, as lists for the screen: topics, queues, consumer groups, caches, doors and nodes.
+//! Named items of a broker, as lists for the screen: topics, queues, consumer groups, caches, doors, nodes and sites.
 
 use std::collections::HashMap;
 
@@ -23,12 +23,13 @@ pub enum List {
     Caches,
     Doors,
     Nodes,
+    Sites,
     Lanes,
 }
 
 impl List {
-    pub const ALL: [Self; 7] =
-        [Self::Topics, Self::Queues, Self::Groups, Self::Caches, Self::Doors, Self::Nodes, Self::Lanes];
+    pub const ALL: [Self; 8] =
+        [Self::Topics, Self::Queues, Self::Groups, Self::Caches, Self::Doors, Self::Nodes, Self::Sites, Self::Lanes];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -38,6 +39,7 @@ impl List {
             Self::Caches => "caches",
             Self::Doors => "doors",
             Self::Nodes => "nodes",
+            Self::Sites => "sites",
             Self::Lanes => "lanes",
         }
     }
@@ -60,6 +62,8 @@ pub struct Items {
     caches: Vec<CacheStatus>,
     doors: Vec<Door>,
     nodes: Vec<Node>,
+    sites: Vec<Site>,
+    discovery: Option<Discovery>,
 }
 
 /// Node of the cluster that the broker leads.
@@ -72,6 +76,30 @@ struct Node {
     behind: u64,
 }
 
+/// Other site of the mesh.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Site {
+    site: String,
+    link: &'static str,
+    round_trip_s: f64,
+    sent: f64,
+    received: f64,
+    lost: f64,
+}
+
+/// Counters of the discovery of a mesh.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Discovery {
+    lookups: f64,
+    hits: f64,
+    misses: f64,
+    stores: f64,
+    rate_limited: f64,
+    /// Topics in the subscriber cache.
+    topics: f64,
+    isolated_s: f64,
+}
+
 /// List as it is shown, the busiest items first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rows {
@@ -79,6 +107,8 @@ pub struct Rows {
     pub rows: Vec<Vec<String>>,
     /// Number of all items, including those without a row.
     pub total: usize,
+    /// Line about all of them; empty if there is none.
+    pub note: String,
 }
 
 impl Items {
@@ -92,6 +122,8 @@ impl Items {
             caches: client.list_caches().await?,
             doors: doors(samples),
             nodes: nodes(samples),
+            sites: sites(samples),
+            discovery: discovery(samples),
         })
     }
 
@@ -104,6 +136,7 @@ impl Items {
             List::Caches => self.cache_rows(),
             List::Doors => self.door_rows(before, elapsed_s),
             List::Nodes => self.node_rows(),
+            List::Sites => self.site_rows(before, elapsed_s),
             List::Lanes => Rows::default(),
         }
     }
@@ -189,7 +222,7 @@ impl Items {
             vec![door.name.clone(), door.address.clone(), count(door.connections), rate]
         };
         let columns = &["door", "address", "connections", "requests"];
-        Rows { columns, rows: self.doors.iter().map(row).collect(), total: self.doors.len() }
+        Rows { columns, rows: self.doors.iter().map(row).collect(), total: self.doors.len(), ..Rows::default() }
     }
 
     fn node_rows(&self) -> Rows {
@@ -198,12 +231,39 @@ impl Items {
             vec![node.node.clone(), node.role.to_owned(), state.to_owned(), count(node.behind as f64)]
         };
         let columns = &["node", "role", "state", "behind"];
-        Rows { columns, rows: self.nodes.iter().take(ROWS_MAX).map(row).collect(), total: self.nodes.len() }
+        let rows = self.nodes.iter().take(ROWS_MAX).map(row).collect();
+        Rows { columns, rows, total: self.nodes.len(), ..Rows::default() }
     }
 
-    /// Returns `true` if the broker leads a cluster.
-    pub fn has_nodes(&self) -> bool {
-        !self.nodes.is_empty()
+    fn site_rows(&self, before: &Self, elapsed_s: f64) -> Rows {
+        let row = |site: &Site| {
+            let was = before.sites.iter().find(|was| was.site == site.site).unwrap_or(site);
+            let rate = |was: f64, is: f64| (is - was).max(0.0) / elapsed_s;
+            let (sent, received) = (rate(was.sent, site.sent), rate(was.received, site.received));
+            let shown = vec![
+                site.site.clone(),
+                site.link.to_owned(),
+                if site.round_trip_s > 0.0 { seconds(site.round_trip_s) } else { DASH.to_owned() },
+                per_s(count(sent)),
+                per_s(count(received)),
+                count(site.lost),
+            ];
+            (((sent + received) * 1000.0) as u64, 0, shown)
+        };
+        let columns = &["site", "link", "rtt", "out", "in", "lost"];
+        let rows = Rows::sorted(columns, self.sites.iter().map(row));
+        let was = before.discovery.or(self.discovery);
+        let note = self.discovery.zip(was).map(|(is, was)| is.note(was, elapsed_s));
+        Rows { note: note.unwrap_or_default(), ..rows }
+    }
+
+    /// Returns `true` if a list is of use with this broker: only a cluster has nodes, and only a mesh sites.
+    pub fn has(&self, list: List) -> bool {
+        match list {
+            List::Nodes => !self.nodes.is_empty(),
+            List::Sites => self.discovery.is_some(),
+            _ => true,
+        }
     }
 
     /// Returns the lists as JSON, with unformatted numbers.
@@ -261,7 +321,19 @@ impl Items {
                 "behind": node.behind,
             })
         };
+        let site = |site: &Site| {
+            json!({
+                "site": site.site,
+                "link": site.link,
+                "round_trip_us": (site.round_trip_s * 1e6) as u64,
+                "sent_records": site.sent as u64,
+                "received_records": site.received as u64,
+                "lost_records": site.lost as u64,
+            })
+        };
         json!({
+            "sites": self.sites.iter().map(site).collect::<Vec<_>>(),
+            "discovery": self.discovery.map(Discovery::to_json),
             "topics": self.topics.iter().map(topic).collect::<Vec<_>>(),
             "queues": self.queues.iter().map(queue).collect::<Vec<_>>(),
             "groups": self.groups.iter().map(group).collect::<Vec<_>>(),
@@ -279,7 +351,43 @@ impl Rows {
         rows.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)).then_with(|| a.2.cmp(&b.2)));
         let total = rows.len();
         rows.truncate(ROWS_MAX);
-        Self { columns, rows: rows.into_iter().map(|(_, _, row)| row).collect(), total }
+        Self { columns, rows: rows.into_iter().map(|(_, _, row)| row).collect(), total, ..Self::default() }
+    }
+}
+
+impl Discovery {
+    fn hit_rate(self) -> Option<f64> {
+        let asked = self.hits + self.misses;
+        (asked > 0.0).then(|| self.hits / asked)
+    }
+
+    /// Returns a line with the lookups per second since `was`, and the totals.
+    fn note(self, was: Self, elapsed_s: f64) -> String {
+        if self.isolated_s > 0.0 {
+            return format!("isolated for {}", seconds(self.isolated_s));
+        }
+        let lookups = (self.lookups - was.lookups).max(0.0) / elapsed_s;
+        let hits = self.hit_rate().map_or(DASH.to_owned(), |rate| format!("{:.0} %", 100.0 * rate));
+        format!(
+            "{} lookups/s, {hits} hits, {} stored, {} put off, {} cached",
+            count(lookups),
+            count(self.stores),
+            count(self.rate_limited),
+            count(self.topics)
+        )
+    }
+
+    fn to_json(self) -> Value {
+        json!({
+            "lookups": self.lookups as u64,
+            "hits": self.hits as u64,
+            "misses": self.misses as u64,
+            "hit_rate": self.hit_rate(),
+            "stores": self.stores as u64,
+            "rate_limited": self.rate_limited as u64,
+            "table_size": self.topics as u64,
+            "isolated_s": self.isolated_s as u64,
+        })
     }
 }
 
@@ -300,6 +408,44 @@ fn nodes(samples: &Samples) -> Vec<Node> {
         Node { node, role, is_alive: sample.value > 0.0, behind }
     });
     alive.collect()
+}
+
+fn sites(samples: &Samples) -> Vec<Site> {
+    let of = |name: &str, site: &str| {
+        let sample = samples.named(name).find(|sample| sample.label("site") == site);
+        sample.map_or(0.0, |sample| sample.value)
+    };
+    let reachable = samples.named("thalweg_mesh_site_reachable").map(|sample| {
+        let site = sample.label("site");
+        let link = match (sample.value > 0.0, of("thalweg_mesh_link_direct", site) > 0.0) {
+            (false, _) => "down",
+            (true, true) => "direct",
+            (true, false) => "relayed",
+        };
+        Site {
+            site: site.to_owned(),
+            link,
+            round_trip_s: of("thalweg_mesh_round_trip_microseconds", site) / 1e6,
+            sent: of("thalweg_mesh_sent_records_total", site),
+            received: of("thalweg_mesh_received_records_total", site),
+            lost: of("thalweg_mesh_lost_records_total", site),
+        }
+    });
+    reachable.collect()
+}
+
+fn discovery(samples: &Samples) -> Option<Discovery> {
+    let value = |name: &str| samples.value(&format!("thalweg_mesh_{name}"));
+    let of = |name: &str| value(name).unwrap_or_default();
+    Some(Discovery {
+        lookups: value("lookups_total")?,
+        hits: of("cache_hits_total"),
+        misses: of("cache_misses_total"),
+        stores: of("cache_stores_total"),
+        rate_limited: of("cache_rate_limited_total"),
+        topics: of("cache_topics"),
+        isolated_s: of("isolated_seconds"),
+    })
 }
 
 #[cfg(test)]
@@ -356,11 +502,45 @@ pub mod tests {
         assert_eq!(rows[0], ["1", "voter", "silent", "1500"]);
         assert_eq!(rows[1], ["2", "leader", "answers", "0"]);
         assert_eq!(rows[2], ["3", "learner", "answers", "0"]);
-        assert!(items.has_nodes() && !Items::default().has_nodes());
+        assert!(items.has(List::Nodes) && !Items::default().has(List::Nodes));
         assert_eq!(
             items.to_json()["nodes"][0],
             json!({ "node": 1, "role": "voter", "is_alive": false, "behind": 1500 })
         );
+    }
+
+    /// Returns a broker of a mesh of three sites, to one of which it has sent `sent` records.
+    pub fn in_a_mesh(sent: u64) -> Items {
+        let text = format!(
+            "thalweg_mesh_isolated_seconds 0\nthalweg_mesh_lookups_total {sent}\n\
+             thalweg_mesh_cache_hits_total 99\nthalweg_mesh_cache_misses_total 1\nthalweg_mesh_cache_topics 7\n\
+             thalweg_mesh_cache_stores_total 3\nthalweg_mesh_cache_rate_limited_total 2\n\
+             thalweg_mesh_site_reachable{{site=\"oslo\"}} 1\nthalweg_mesh_link_direct{{site=\"oslo\"}} 1\n\
+             thalweg_mesh_round_trip_microseconds{{site=\"oslo\"}} 2500\n\
+             thalweg_mesh_sent_records_total{{site=\"oslo\"}} {sent}\n\
+             thalweg_mesh_lost_records_total{{site=\"oslo\"}} 4\n\
+             thalweg_mesh_site_reachable{{site=\"rome\"}} 1\nthalweg_mesh_site_reachable{{site=\"paris\"}} 0\n"
+        );
+        let samples = Samples::parse(&text);
+        Items { sites: sites(&samples), discovery: discovery(&samples), ..items(0) }
+    }
+
+    #[test]
+    fn sites_have_links_and_rates_and_discovery_a_line() {
+        let rows = in_a_mesh(3000).rows(List::Sites, &in_a_mesh(1000), 2.0, 0);
+        assert_eq!(rows.rows[0], ["oslo", "direct", "2.5 ms", "1000/s", "0/s", "4"]);
+        assert_eq!(rows.rows[1][..3], ["paris", "down", "-"]);
+        assert_eq!(rows.rows[2][..3], ["rome", "relayed", "-"]);
+        assert_eq!(rows.note, "1000 lookups/s, 99 % hits, 3 stored, 2 put off, 7 cached");
+        let json = in_a_mesh(3000).to_json();
+        assert_eq!((&json["sites"][0]["sent_records"], &json["discovery"]["hit_rate"]), (&json!(3000), &json!(0.99)));
+        assert!(in_a_mesh(0).has(List::Sites) && !items(0).has(List::Sites));
+        assert_eq!(items(0).to_json()["discovery"], Value::Null);
+        let cut_off = Items {
+            discovery: discovery(&Samples::parse("thalweg_mesh_lookups_total 0\nthalweg_mesh_isolated_seconds 90\n")),
+            ..Items::default()
+        };
+        assert_eq!(cut_off.rows(List::Sites, &cut_off, 1.0, 0).note, "isolated for 90 s");
     }
 
     #[test]

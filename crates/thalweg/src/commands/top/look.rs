@@ -149,8 +149,6 @@ pub(super) struct View {
     /// Share of one core.
     pub cpu_share: Option<f64>,
     pub resident_bytes: Option<f64>,
-    /// `true` if the broker leads a cluster.
-    pub has_nodes: bool,
     /// Lists in their order; the list of lanes is empty.
     pub lists: Vec<Rows>,
     items: Items,
@@ -195,10 +193,14 @@ impl View {
                 _ => None,
             },
             resident_bytes: now.resident_bytes,
-            has_nodes: now.items.has_nodes(),
             lists: List::ALL.map(|list| now.items.rows(list, &before.items, seconds, now.at_ms)).to_vec(),
             items: now.items.clone(),
         })
+    }
+
+    /// Returns `true` if a list is of use with this broker.
+    pub(super) fn has(&self, list: List) -> bool {
+        self.items.has(list)
     }
 
     /// Returns the single numbers with their names.
@@ -323,6 +325,10 @@ pub(super) mod tests {
     }
 
     pub(crate) fn looks(seconds: &[u64]) -> Vec<Look> {
+        looks_of(seconds, items)
+    }
+
+    pub(crate) fn looks_of(seconds: &[u64], items: fn(u64) -> Items) -> Vec<Look> {
         let begin = Instant::now();
         let look = |s: &u64| {
             let samples = Samples::parse(&exposition(*s));

@@ -233,7 +233,7 @@ fn act(event: &Event, board: &mut Board) -> std::ops::ControlFlow<()> {
         KeyCode::Char('-') => board.faster(),
         KeyCode::Tab | KeyCode::Right => board.list = board.list.next(),
         KeyCode::BackTab | KeyCode::Left => board.list = board.list.before(),
-        KeyCode::Char(digit @ '1'..='7') => board.list = List::ALL[*digit as usize - '1' as usize],
+        KeyCode::Char(digit @ '1'..='8') => board.list = List::ALL[*digit as usize - '1' as usize],
         _ => {}
     }
     Continue(())

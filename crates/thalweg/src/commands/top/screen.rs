@@ -204,17 +204,27 @@ fn draw_lists(frame: &mut Frame, area: Rect, board: &Board) {
         return draw_list(frame, area, board, board.list, Line::from(title));
     }
     let halves: [Rect; 2] = Layout::vertical([Constraint::Fill(1); 2]).areas(area);
-    // The names of columns are cut off first: topics and lanes have the most columns. A broker alone has no nodes.
-    let has_nodes = board.view.as_ref().is_some_and(|view| view.has_nodes);
-    let (upper, lower) = List::ALL.split_at(3);
-    let shares: [&[u16]; 2] = [&[5, 4, 4], if has_nodes { &[4, 4, 3, 5] } else { &[4, 4, 5] }];
-    for ((half, lists), shares) in halves.into_iter().zip([upper, lower]).zip(shares) {
-        let lists = lists.iter().filter(|list| **list != List::Nodes || has_nodes);
-        let parts = Layout::horizontal(shares.iter().copied().map(Constraint::Fill)).split(half);
+    let is_shown = |list: &List| match list {
+        List::Nodes | List::Sites => board.view.as_ref().is_some_and(|view| view.has(*list)),
+        _ => true,
+    };
+    let shown: Vec<List> = List::ALL.into_iter().filter(is_shown).collect();
+    let (upper, lower) = shown.split_at(shown.len() / 2);
+    for (half, lists) in halves.into_iter().zip([upper, lower]) {
+        let parts = Layout::horizontal(lists.iter().map(|list| Constraint::Fill(share(*list)))).split(half);
         for (part, list) in parts.iter().copied().zip(lists) {
             let title = Line::from(format!(" {} ", list.name())).style(Style::new().bold());
             draw_list(frame, part, board, *list, title);
         }
+    }
+}
+
+/// Returns the share of a list in the width of the screen: the names of columns are cut off first.
+fn share(list: List) -> u16 {
+    match list {
+        List::Topics | List::Sites | List::Lanes => 5,
+        List::Queues | List::Groups | List::Caches | List::Doors => 4,
+        List::Nodes => 3,
     }
 }
 
@@ -227,7 +237,10 @@ fn draw_list(frame: &mut Frame, area: Rect, board: &Board, list: List, title: Li
         return frame.render_widget(outer, area);
     };
     let total = Line::from(format!(" {} ", shown.total)).style(DIM).right_aligned();
-    let outer = outer.title(total);
+    let mut outer = outer.title(total);
+    if !shown.note.is_empty() {
+        outer = outer.title_bottom(Line::from(format!(" {} ", shown.note)).style(DIM));
+    }
     if shown.rows.is_empty() {
         let none = Paragraph::new(format!(" no {}", list.name())).style(DIM).block(outer);
         return frame.render_widget(none, area);
@@ -289,7 +302,7 @@ fn draw_lanes(frame: &mut Frame, area: Rect, view: Option<&View>, title: Line<'_
 }
 
 fn draw_foot(frame: &mut Frame, area: Rect) {
-    let keys = [("q", "quit"), ("p", "pause"), ("+", "slower"), ("-", "faster"), ("Tab 1-7", "list")];
+    let keys = [("q", "quit"), ("p", "pause"), ("+", "slower"), ("-", "faster"), ("Tab 1-8", "list")];
     let spans = keys.iter().flat_map(|(key, what)| {
         [Span::from(format!(" {key} ")).add_modifier(Modifier::REVERSED), Span::styled(format!(" {what}  "), DIM)]
     });
@@ -323,7 +336,8 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::look::tests::looks;
+    use super::super::items::tests::in_a_mesh;
+    use super::super::look::tests::{looks, looks_of};
     use super::*;
 
     fn shown(board: &Board, width: u16, height: u16) -> String {
@@ -396,6 +410,7 @@ mod tests {
             (List::Caches, "no caches"),
             (List::Doors, "127.0.0.1:7401"),
             (List::Nodes, "no nodes"),
+            (List::Sites, "no sites"),
             (List::Lanes, "enqueued/s"),
         ] {
             board.list = list;
@@ -405,6 +420,21 @@ mod tests {
         let screen = shown(&board, 170, 50);
         for expected in ["busy", "no queues", "no groups", "no caches", "127.0.0.1:7401", "enqueued/s"] {
             assert!(screen.contains(expected), "{expected}:\n{screen}");
+        }
+    }
+
+    #[test]
+    fn a_mesh_has_a_list_of_sites() {
+        let mut board = Board::new("here", Duration::from_secs(1));
+        board.list = List::Sites;
+        for look in looks_of(&[1, 2], in_a_mesh) {
+            board.take(Ok(look));
+        }
+        for (width, height) in [(80, 24), (170, 50)] {
+            let screen = shown(&board, width, height);
+            for expected in ["oslo", "direct", "rtt", "2.5 ms", "1000/s", "1000 lookups/s, 99 % hits"] {
+                assert!(screen.contains(expected), "{expected}:\n{screen}");
+            }
         }
     }
 

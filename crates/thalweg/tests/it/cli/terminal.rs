@@ -119,7 +119,7 @@ fn deletions_ask_on_a_terminal() {
         let mut terminal = Terminal::run(&server, args);
         terminal.shows(question);
         terminal.types("\n");
-        assert!(terminal.ends(1).contains("nothing was deleted"), "{args:?}");
+        assert!(terminal.ends(1).contains("nothing was changed"), "{args:?}");
     }
     assert_eq!(on(&server, ["cache", "get", "c", "k"]).ok(), "v\n");
     on(&server, ["queue", "stats", "jobs"]).ok();

@@ -95,6 +95,49 @@ async fn a_topic_is_altered_while_it_is_in_use() {
     assert_eq!(altered["arrival_times"], true);
 }
 
+/// The mode is durable on disk, and other changes keep it. Internal topics are not in the mesh.
+#[tokio::test]
+async fn a_topic_is_put_into_the_mesh_and_taken_out_of_it() {
+    let data = tempfile::tempdir().expect("a folder");
+    let mut server = Server::launch(keeping(&data));
+    command::on(&server, ["topic", "create", "plain"]).ok();
+    for storage in ["disk", "sqlite", "memory"] {
+        let args = ["topic", "create", storage, "--storage", storage, "--mesh", "live", "--json"];
+        assert_eq!(command::on(&server, args).json()["mesh"], "live");
+    }
+    server.crash_and_restart();
+    let mesh_of = |topic: &str| command::on(&server, ["topic", "describe", topic, "--json"]).json()["mesh"].clone();
+    for (topic, mesh) in [("disk", "live"), ("sqlite", "live"), ("plain", "off")] {
+        assert_eq!(mesh_of(topic), mesh, "{topic}");
+        let altered = command::on(&server, ["topic", "alter", topic, "--retention", "7d", "--json"]).json();
+        assert_eq!(altered["mesh"], mesh, "{topic}");
+    }
+    assert!(command::on(&server, ["topic", "describe", "disk"]).ok().contains("live: other sites"));
+    let would = command::on(&server, ["topic", "create", "n", "--mesh", "live", "--dry-run", "--json"]).json();
+    assert_eq!(would["mesh"], "live");
+    for (mesh, shown) in [("mirror", "mirror: other sites copy"), ("source", "source: other sites copy")] {
+        let altered = command::on(&server, ["topic", "alter", "disk", "--mesh", mesh]).ok();
+        assert!(altered.contains(shown), "{altered}");
+        assert_eq!(mesh_of("disk"), mesh);
+    }
+    command::on(&server, ["topic", "alter", "disk", "--mesh", "off"]).ok();
+    assert_eq!(mesh_of("disk"), "off");
+    for args in [["alter", "disk", "--mesh", "copy", "--json"], ["create", "n", "--mesh", "copy", "--dry-run"]] {
+        let refused = command::on(&server, ["topic"].into_iter().chain(args)).failed(2);
+        assert!(refused.contains("set mesh of the topic to mirror at both sites"), "{refused}");
+    }
+    let refused = command::on(&server, ["topic", "alter", "disk", "--mesh", "on"]).failed(2);
+    assert!(refused.contains("mesh is off, live, mirror or source, not 'on'"), "{refused}");
+    command::on(&server, ["queue", "create", "jobs"]).ok();
+    let refused = command::on(&server, ["topic", "alter", "_queues", "--mesh", "live"]).failed(2);
+    assert!(refused.contains("_queues"), "{refused}");
+    let listed = command::on(&server, ["topic", "list", "--all", "--json"]).json();
+    for topic in listed.as_array().expect("topics") {
+        let is_live = topic["topic"] == "sqlite";
+        assert_eq!(topic["mesh"] == "live", is_live, "{topic}");
+    }
+}
+
 /// On disk, deleted records remain deleted after a crash.
 #[tokio::test]
 async fn deleted_records_are_gone() {

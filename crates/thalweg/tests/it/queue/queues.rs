@@ -599,6 +599,7 @@ const DEFINED: &str = r#"
 [[topics]]
 name = "orders"
 partitions = 2
+mesh = "live"
 [[queues]]
 name = "jobs"
 lease_ms = 60_000
@@ -626,7 +627,9 @@ async fn configured_queues_and_topics_exist_from_startup() {
         client
     };
     let client = look(&server).await;
-    assert_eq!(client.describe_topic("orders").await.expect("there").partitions.len(), 2);
+    let orders = client.describe_topic("orders").await.expect("there");
+    assert_eq!((orders.partitions.len(), orders.settings.mesh), (2, client::MeshMode::Live));
+    assert_eq!(client.describe_topic("jobs").await.expect("there").settings.mesh, client::MeshMode::Off);
     client.queue("jobs").send(OutMessage::new("kept")).await.expect("sent");
     let oldest_ms = async |client: &Client| {
         let queues = client.list_queues("").await.expect("listed");
@@ -653,6 +656,11 @@ async fn configured_queues_and_topics_exist_from_startup() {
             "partitions = 2",
             "partitions = 3",
             "[[topics]] orders: it already exists with other settings: partitions is 2, not 3;",
+        ),
+        (
+            "mesh = \"live\"",
+            "mesh = \"off\"",
+            "[[topics]] orders: it already exists with other settings: mesh is live, not off;",
         ),
         (
             "topic = \"orders\"",

@@ -50,8 +50,16 @@ pub(super) async fn exchange(address: SocketAddr, login: Option<&str>, sent: &Se
 
 /// Returns an example of a route, whose path names the usual resources.
 fn route(call: &'static str, body: &str) -> Http {
-    let names =
-        [("topic", "t"), ("queue", "q"), ("cache", "c"), ("group", "g"), ("key", "k"), ("redrive", "1"), ("node", "1")];
+    let names = [
+        ("topic", "t"),
+        ("queue", "q"),
+        ("cache", "c"),
+        ("group", "g"),
+        ("key", "k"),
+        ("redrive", "1"),
+        ("node", "1"),
+        ("site", "oslo"),
+    ];
     at(call, &names, body)
 }
 
@@ -75,6 +83,13 @@ fn of_topics() -> Vec<Http> {
         route("POST /v1/cluster/tokens", ""),
         route("POST /v1/cluster/leader", r#"{"node":1}"#),
         route("DELETE /v1/cluster/nodes/{node}", ""),
+        route("GET /v1/mesh", ""),
+        route("POST /v1/mesh/init", r#"{"site":"berlin"}"#),
+        route("POST /v1/mesh/join", r#"{"site":"berlin","invitation":"none"}"#),
+        route("POST /v1/mesh/invitations", ""),
+        route("DELETE /v1/mesh/sites/{site}", ""),
+        route("GET /v1/mesh/topics", ""),
+        route("POST /v1/mesh/leave", ""),
         route("GET /v1/topics", "").showing("\"t\""),
         at("PUT /v1/topics/{topic}", &fresh, "{}").on("the topic", "fresh"),
         route("GET /v1/topics/{topic}", ""),

@@ -3,13 +3,14 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use client::mesh::{Invitation, SiteName};
 use client::security::{Credential, ITERATIONS_MIN, Mechanism, RoleName, TokenId, UserName};
 use client::{Condition, ScanCursor, TopicSettings, Ttl, WatchFrom};
 use engine::{Acks, Overflow, Start};
 use wire::groups::{Heartbeat, NewOffset, OffsetCommit, OffsetReset, Step};
 use wire::queues::{NewQueue, OutMessage, Receive};
 use wire::security::SecurityRequest;
-use wire::{CacheRequest, CacheResponse, ClusterRequest, GroupRequest, QueueRequest, Request, Response};
+use wire::{CacheRequest, CacheResponse, ClusterRequest, GroupRequest, MeshRequest, QueueRequest, Request, Response};
 
 use super::{Answer, Example, Site, of_error};
 use crate::support::access::acls;
@@ -29,6 +30,14 @@ type Native = Example<Sent>;
 
 fn then(call: &str, request: Request) -> Native {
     Example::new(call, Sent::Then(request))
+}
+
+fn mesh(call: &str, request: MeshRequest) -> Native {
+    then(call, Request::Mesh(request))
+}
+
+fn site(name: &str) -> SiteName {
+    SiteName::parse(name).expect("a name")
 }
 
 fn name(text: &str) -> String {
@@ -71,6 +80,13 @@ fn of_topics() -> Vec<Native> {
         then("cluster: issue a token", Request::Cluster(ClusterRequest::IssueToken { minutes: 60 })),
         then("cluster: change the leader", Request::Cluster(ClusterRequest::Transfer { to: 2 })),
         then("cluster: remove a node", Request::Cluster(ClusterRequest::Remove { node: 2 })),
+        mesh("mesh: describe", MeshRequest::Describe),
+        mesh("mesh: init", MeshRequest::Init { site: site("berlin") }),
+        mesh("mesh: join", MeshRequest::Join { site: site("berlin"), invitation: Invitation::new(name("none")) }),
+        mesh("mesh: invite a site", MeshRequest::Invite { minutes: 60 }),
+        mesh("mesh: remove a site", MeshRequest::Remove { site: site("oslo") }),
+        mesh("mesh: list topics", MeshRequest::Topics),
+        mesh("mesh: leave", MeshRequest::Leave),
         then("init_producer", Request::InitProducer),
     ]
 }
