@@ -5,17 +5,19 @@ use std::io;
 /// Timer that fires on time. The timers of the runtime are up to a millisecond late, which is many times the duration
 /// of a request. The timer is a file that becomes readable when it has fired: the runtime treats it like any pipe.
 #[cfg(target_os = "linux")]
-pub(crate) struct Alarm(tokio::net::unix::pipe::Receiver);
+pub struct Alarm(tokio::net::unix::pipe::Receiver);
 
 #[cfg(target_os = "linux")]
 impl Alarm {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// Creates a timer of the current runtime.
+    pub fn new() -> io::Result<Self> {
         use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         Ok(Self(tokio::net::unix::pipe::Receiver::from_owned_fd_unchecked(timer)?))
     }
 
-    pub(crate) async fn wait(&mut self, until: std::time::Instant) -> io::Result<()> {
+    /// Waits until a point in time.
+    pub async fn wait(&mut self, until: std::time::Instant) -> io::Result<()> {
         use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
         use tokio::io::AsyncReadExt;
         let left = until.saturating_duration_since(std::time::Instant::now()).as_nanos().max(1);
@@ -30,15 +32,15 @@ impl Alarm {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) struct Alarm;
+pub struct Alarm;
 
 #[cfg(not(target_os = "linux"))]
 impl Alarm {
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         Ok(Self)
     }
 
-    pub(crate) async fn wait(&mut self, until: std::time::Instant) -> io::Result<()> {
+    pub async fn wait(&mut self, until: std::time::Instant) -> io::Result<()> {
         tokio::time::sleep_until(until.into()).await;
         Ok(())
     }

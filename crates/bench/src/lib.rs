@@ -16,11 +16,15 @@ mod process;
 mod machine;
 mod alarm;
 
+// Networks.
+pub mod wan;
+
 // Reports.
 mod report;
 mod table;
 pub mod html;
 
+pub use alarm::Alarm;
 pub use latency::Latencies;
 pub use machine::{Host, LoadAverage, Program};
 pub use process::{CpuTime, resident_bytes};

@@ -1,0 +1,3 @@
+//! Tests of the public API of this crate.
+
+mod wan;
