@@ -110,6 +110,11 @@ const COMMANDS: &[Command] = &[
         run: compat::run,
     },
     Command {
+        usage: "compat mesh [client..]",
+        about: "Read at one site what is written at another, while sites are killed (--kills 6, --seed 1)",
+        run: compat::run,
+    },
+    Command {
         usage: "compare OLD_COMMIT",
         about: "Measure whether this tree is as fast as that commit (--rounds N, --only NAME, --quick, --least 0.98)",
         run: compare::run,

@@ -18,6 +18,8 @@ pub struct Client {
     pub is_quick: bool,
     /// `true` if the client also has a program for `compat cluster`, beside the one for its scenarios.
     pub survives_failovers: bool,
+    /// `true` if the client also has a program for `compat mesh`, which is in Python.
+    pub has_mesh: bool,
     /// System, which is also the name of the door that it uses.
     pub system: &'static str,
     kind: Kind,
@@ -55,11 +57,11 @@ pub struct Jars {
 }
 
 pub const fn client(system: &'static str, name: &'static str, kind: Kind) -> Client {
-    Client { name, is_quick: false, survives_failovers: false, system, kind, is_driven: false }
+    Client { name, is_quick: false, survives_failovers: false, has_mesh: false, system, kind, is_driven: false }
 }
 
 pub const fn driven(system: &'static str, name: &'static str, kind: Kind) -> Client {
-    Client { name, is_quick: false, survives_failovers: false, system, kind, is_driven: true }
+    Client { name, is_quick: false, survives_failovers: false, has_mesh: false, system, kind, is_driven: true }
 }
 
 impl Client {
@@ -69,6 +71,10 @@ impl Client {
 
     pub const fn through_failovers(self) -> Self {
         Self { survives_failovers: true, ..self }
+    }
+
+    pub const fn at_two_sites(self) -> Self {
+        Self { has_mesh: true, ..self }
     }
 
     fn sources(&self) -> String {
@@ -154,8 +160,13 @@ impl Client {
         match self.kind {
             Kind::Go => Call::new(self.installed_failover()),
             Kind::Java(_, jars) => jars.call("Failover"),
-            _ => Call::new(format!("{}/bin/python", self.installed())).arg(format!("{}/failover.py", self.sources())),
+            _ => self.python("failover.py"),
         }
+    }
+
+    /// Returns the call of a program of a client in Python.
+    pub fn python(&self, program: &str) -> Call {
+        Call::new(format!("{}/bin/python", self.installed())).arg(format!("{}/{program}", self.sources()))
     }
 
     /// Returns the call of the program, to which the address and the names of scenarios are added.

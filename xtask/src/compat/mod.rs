@@ -5,10 +5,12 @@ mod broker;
 mod clients;
 mod cluster;
 mod lacks;
+mod mesh;
 mod report;
 mod suite;
 mod systems;
 
+pub use mesh::quick as quick_mesh;
 pub use suite::quick;
 
 use crate::run::Outcome;
@@ -22,12 +24,13 @@ pub fn run(args: &[&str]) -> Outcome {
     match (args, named) {
         (["batches"], _) => batches::run(),
         (["cluster", rest @ ..], _) => cluster::run(rest),
+        (["mesh", rest @ ..], _) => mesh::run(rest),
         (_, Some((system, rest))) => suite::run(system, rest),
         _ => {
             let names: Vec<&str> = SYSTEMS.iter().map(|system| system.name).collect();
             Err(format!(
-                "the arguments are batches, cluster, or one of {} with clients and options: compat/*/README.md lists \
-                 them",
+                "the arguments are batches, cluster, mesh, or one of {} with clients and options: \
+                 compat/*/README.md lists them",
                 names.join(", ")
             ))
         }

@@ -43,8 +43,8 @@ static KAFKA: System = System {
     name: "kafka",
     clients: &[
         client("kafka", "kcat", Kind::Debian("kcat", "kcat")).quick(),
-        client("kafka", "confluent-kafka", Kind::Python).quick().through_failovers(),
-        client("kafka", "kafka-python", Kind::Python).quick(),
+        client("kafka", "confluent-kafka", Kind::Python).quick().through_failovers().at_two_sites(),
+        client("kafka", "kafka-python", Kind::Python).quick().at_two_sites(),
         client("kafka", "aiokafka", Kind::Python),
         client("kafka", "franz-go", Kind::Go).quick().through_failovers(),
         client("kafka", "sarama", Kind::Go),
@@ -101,7 +101,7 @@ const MOTO: &str = "target/compat/moto";
 static SQS: System = System {
     name: "sqs",
     clients: &[
-        driven("sqs", "boto3", Kind::Python).quick().through_failovers(),
+        driven("sqs", "boto3", Kind::Python).quick().through_failovers().at_two_sites(),
         driven("sqs", "boto3-query", Kind::Python).quick(),
         driven("sqs", "aws-cli", Kind::Python),
         driven("sqs", "aws-sdk-js", Kind::Node).quick(),
@@ -155,7 +155,7 @@ const PSTEST: Client = client("pubsub", "pstest", Kind::Go);
 static PUBSUB: System = System {
     name: "pubsub",
     clients: &[
-        driven("pubsub", "pubsub-python", Kind::Python).quick().through_failovers(),
+        driven("pubsub", "pubsub-python", Kind::Python).quick().through_failovers().at_two_sites(),
         driven("pubsub", "pubsub-go", Kind::Go).quick(),
         driven("pubsub", "pubsub-node", Kind::Node),
         driven("pubsub", "pubsub-rest", Kind::Script).quick(),
@@ -212,7 +212,7 @@ static REDIS: System = System {
     name: "redis",
     clients: &[
         driven("redis", "redis-cli", Kind::Debian("redis-cli", "redis-tools")).quick(),
-        driven("redis", "redis-py", Kind::Python).quick().through_failovers(),
+        driven("redis", "redis-py", Kind::Python).quick().through_failovers().at_two_sites(),
         driven("redis", "redis-py-hiredis", Kind::Python),
         driven("redis", "redis-py-asyncio", Kind::Python),
         driven("redis", "hiredis", Kind::C("/usr/include/hiredis/hiredis.h", "libhiredis-dev")),

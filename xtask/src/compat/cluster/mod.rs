@@ -20,6 +20,7 @@ use crate::built;
 use crate::run::{Call, Outcome, root};
 use check::Findings;
 use history::{Event, History};
+pub use nodes::free_ports;
 use nodes::{NODES, Nodes};
 
 /// Leaders that are killed if no number is given.

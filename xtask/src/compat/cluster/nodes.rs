@@ -180,8 +180,8 @@ impl Drop for Nodes {
     }
 }
 
-/// Returns the first of ten free ports.
-fn free_ports(from: u16) -> Outcome<u16> {
+/// Returns the first of ten free ports, from this one on. With 0, the first one depends on the process.
+pub fn free_ports(from: u16) -> Outcome<u16> {
     let is_free =
         |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok();
     let from = if from > PORTS.start { from } else { PORTS.start + std::process::id() as u16 % 1000 * 10 };
