@@ -115,6 +115,11 @@ const COMMANDS: &[Command] = &[
         run: compat::run,
     },
     Command {
+        usage: "compat console",
+        about: "Use the web console in headless Chromium: actions, accessibility, sizes, screenshots in both themes",
+        run: compat::run,
+    },
+    Command {
         usage: "compare OLD_COMMIT",
         about: "Measure whether this tree is as fast as that commit (--rounds N, --only NAME, --quick, --least 0.98)",
         run: compare::run,

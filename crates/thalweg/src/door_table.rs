@@ -11,7 +11,8 @@ use engine::security::Account;
 use net::quic::Windows;
 use net::tls::Tls;
 
-use crate::config::{Config, ConfigError};
+use crate::config::keys::Scope;
+use crate::config::{Config, ConfigError, Origin};
 
 type Result<T> = std::result::Result<T, ConfigError>;
 type Closed = Result<Box<dyn doors::Door>>;
@@ -113,7 +114,22 @@ fn http(config: &Config, common: Common) -> Closed {
         cors_origins: config.list("http_cors_origins").map(str::to_owned).collect(),
         trusted_proxies: config.trusted_proxies()?,
         access_log: config.bool("http_access_log"),
+        has_console: config.bool("http_console"),
+        shown_settings: shown_settings(config),
     }))
+}
+
+/// Returns the settings as the console shows them, without secrets.
+fn shown_settings(config: &Config) -> Vec<doors::http::ShownSetting> {
+    let of_broker = config.entries().filter(|(key, ..)| key.scope == Scope::Broker);
+    let shown = of_broker.map(|(key, value, origin)| doors::http::ShownSetting {
+        key: key.name.to_owned(),
+        value: value.to_owned(),
+        origin: origin.to_string(),
+        help: key.help.to_owned(),
+        is_set: !matches!(origin, Origin::Default | Origin::Profile(_) | Origin::Size(_)),
+    });
+    shown.collect()
 }
 
 fn kafka(config: &Config, common: Common) -> Closed {

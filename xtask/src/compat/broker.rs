@@ -108,7 +108,8 @@ fn serve(folder: PathBuf, door: &str, settings: &[String]) -> Outcome<(Running, 
     let data = folder.join("data");
     let ready = folder.join("ready.json");
     let others = DOORS.into_iter().filter(|other| *other != door).map(|other| (other, "off"));
-    let doors = ["native", "http", door].map(|door| (door, "127.0.0.1:0")).into_iter().chain(others);
+    let opened = ["native", "http"].into_iter().chain(Some(door).filter(|door| *door != "http"));
+    let doors = opened.map(|door| (door, "127.0.0.1:0")).chain(others);
     let call = Call::line("target/debug/thalweg serve")
         .args(doors.flat_map(|(door, address)| [format!("--{door}"), address.to_owned()]))
         .args(["--data".to_owned(), data.display().to_string()])

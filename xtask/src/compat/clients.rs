@@ -107,15 +107,7 @@ impl Client {
                 let output = root().join(&installed).display().to_string();
                 Call::new("go").args(["-C", &sources, "build", "-o", &output, "."]).run()
             }
-            Kind::Node => {
-                let package = format!("{sources}/package.json");
-                let lock = format!("{sources}/package-lock.json");
-                once(&installed, &[&package, &lock], || {
-                    Call::line("mkdir -p").arg(&installed).run()?;
-                    Call::new("cp").args([&package, &lock, &installed]).run()?;
-                    Call::line("npm ci --no-audit --no-fund --silent --prefix").arg(&installed).run()
-                })
-            }
+            Kind::Node => npm(&installed, &sources),
             Kind::Rust => {
                 let manifest = format!("{sources}/Cargo.toml");
                 let call = Call::line("cargo build --quiet --locked --manifest-path").arg(manifest);
@@ -226,6 +218,17 @@ pub fn venv(folder: &str, requirements: &str) -> Outcome {
         Call::line("python3 -m venv --clear").arg(folder).run()?;
         let pip = Call::new(format!("{folder}/bin/python")).args(["-m", "pip", "install", "--quiet"]);
         pip.args(["--disable-pip-version-check", "--requirement"]).arg(requirements).within(FETCH).run()
+    })
+}
+
+/// Installs the packages of a folder with `package.json` and its lock file.
+pub fn npm(folder: &str, sources: &str) -> Outcome {
+    let package = format!("{sources}/package.json");
+    let lock = format!("{sources}/package-lock.json");
+    once(folder, &[&package, &lock], || {
+        Call::line("mkdir -p").arg(folder).run()?;
+        Call::new("cp").args([&package, &lock]).arg(folder).run()?;
+        Call::line("npm ci --no-audit --no-fund --silent --prefix").arg(folder).run()
     })
 }
 

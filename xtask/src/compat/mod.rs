@@ -4,6 +4,7 @@ mod batches;
 mod broker;
 mod clients;
 mod cluster;
+mod console;
 mod lacks;
 mod mesh;
 mod report;
@@ -23,13 +24,14 @@ pub fn run(args: &[&str]) -> Outcome {
     });
     match (args, named) {
         (["batches"], _) => batches::run(),
+        (["console"], _) => console::run(),
         (["cluster", rest @ ..], _) => cluster::run(rest),
         (["mesh", rest @ ..], _) => mesh::run(rest),
         (_, Some((system, rest))) => suite::run(system, rest),
         _ => {
             let names: Vec<&str> = SYSTEMS.iter().map(|system| system.name).collect();
             Err(format!(
-                "the arguments are batches, cluster, mesh, or one of {} with clients and options: \
+                "the arguments are batches, cluster, console, mesh, or one of {} with clients and options: \
                  compat/*/README.md lists them",
                 names.join(", ")
             ))

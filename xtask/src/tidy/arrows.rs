@@ -19,7 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cluster", &["consensus", "engine", "storage"]),
     ("broker", &["engine", "storage"]),
     ("mesh", &["broker", "engine", "net"]),
-    ("doors", &["broker", "engine", "wire", "net"]),
+    ("doors", &["broker", "engine", "wire", "net", "console"]),
     ("client", &["wire", "engine", "net"]),
     ("bench", &["client", "net", "console"]),
     (

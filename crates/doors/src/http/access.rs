@@ -18,7 +18,7 @@ use net::http::Caller;
 
 use super::errors::{Failure, Result};
 use super::names::Names;
-use super::{Http, ROUTES, Route};
+use super::{Http, ROUTES, Route, console};
 use crate::permissions::{self, Call, Need, Table};
 use crate::{login, throttle};
 
@@ -105,7 +105,7 @@ pub(crate) fn permissions() -> Table {
         call.open(matches!(route.needs, Needs::Nothing)).note(route.needs.note())
     };
     let about = "A refused request has the status 403 and a problem in JSON; one without a required login has 401.";
-    Table { door: Door::Http, about, calls: ROUTES.iter().map(call).collect() }
+    Table { door: Door::Http, about, calls: ROUTES.iter().chain(&console::ROUTES).map(call).collect() }
 }
 
 /// State of the check of one route.

@@ -23,7 +23,7 @@ use super::names::Names;
 /// Maximum bytes of keys and values in one response. The entry that reaches the limit is still included.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of scan steps in one request, each of which visits about a thousand positions.
-const SCAN_STEPS_MAX: usize = 128;
+pub(super) const SCAN_STEPS_MAX: usize = 128;
 /// Response header with the expiry of an entry, in milliseconds since 1970.
 const EXPIRES: &str = "thalweg-expires-ms";
 

@@ -121,9 +121,14 @@ impl IntoResponse for Failure {
         if let Some(leader) = leader {
             response.headers_mut().insert(LEADER, leader);
         }
+        response.extensions_mut().insert(Sentence(self.error.message));
         response
     }
 }
+
+/// Message of an error, in the extensions of its response.
+#[derive(Clone, Debug)]
+pub(super) struct Sentence(pub String);
 
 /// Form of every error in responses, events and frames: `{"error":{..}}`.
 #[derive(Serialize)]

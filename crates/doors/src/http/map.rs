@@ -30,13 +30,13 @@ use super::errors::{Failure, Result};
 use super::names::Names;
 use super::page::Page;
 use super::stream::{self, Events, Session};
-use super::{Http, OPENAPI, Peer, StreamKind};
+use super::{Http, OPENAPI, Peer, StreamKind, console};
 use crate::strangers::Stranger;
 
 /// Maximum time that a fetch waits for records.
 const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Maximum bytes of batches that one fetch reads. The first batch may be larger.
-const FETCH_BYTES_MAX: usize = 1 << 20;
+pub(super) const FETCH_BYTES_MAX: usize = 1 << 20;
 /// Maximum time that a response waits for memory.
 pub(super) const ROOM_WAIT: Duration = Duration::from_secs(5);
 /// Maximum number of reads of a fetch that waits for memory. The log may have grown while it waited.
@@ -307,31 +307,31 @@ pub(super) async fn list_topics(
     let query = Query::parse(&uri, &["after", "max"])?;
     let count_max = query.list_count()?;
     let after = names.beginning(query.text("after").unwrap_or_default());
-    let (topics, is_last) = page_of_topics(&http.broker, &identity, &after, count_max).await?;
+    let broker = http.broker.clone();
+    let is_shown = move |topic: &str| broker.is_shown(&identity, ResourceKind::Topic, topic);
+    let (topics, is_last) = page_of_topics(&http.broker, &after, count_max, is_shown).await?;
     let topics = TopicsOut { topics: topics.iter().map(|topic| TopicOut::new(topic, &names)).collect(), is_last };
     Ok(codec::json(StatusCode::OK, &topics))
 }
 
 /// Returns a page of topics. If there are many topics, pages are collected one at a time on a thread that serves no
 /// connection, and further requests wait.
-async fn page_of_topics(
+pub(super) async fn page_of_topics(
     broker: &Arc<Broker>,
-    identity: &Arc<Identity>,
     after: &str,
     count_max: usize,
+    is_shown: impl Fn(&str) -> bool + Send + 'static,
 ) -> Result<(Vec<TopicStatus>, bool)> {
     if broker.topic_count() <= TOPICS_AT_ONCE {
-        let is_shown = |topic: &str| broker.is_shown(identity, ResourceKind::Topic, topic);
         return Ok(broker.list_topics(after, count_max, is_shown));
     }
     // The semaphore is never closed.
     let turn = LONG_LISTS.acquire().await.ok();
     let broker = broker.clone();
-    let identity = identity.clone();
     let after = after.to_owned();
     let listed = tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        broker.list_topics(&after, count_max, |topic| broker.is_shown(&identity, ResourceKind::Topic, topic))
+        broker.list_topics(&after, count_max, is_shown)
     });
     listed
         .await
@@ -450,7 +450,10 @@ pub(super) async fn ready(State(http): State<Arc<Http>>, peer: Peer) -> Result<R
     }))
 }
 
-pub(super) async fn help(peer: Peer, headers: HeaderMap) -> Response {
+pub(super) async fn help(State(http): State<Arc<Http>>, peer: Peer, headers: HeaderMap) -> Response {
+    if http.has_console && console::accepts(&headers, "text/html") {
+        return console::redirect();
+    }
     let scheme = if peer.is_secure { "https" } else { "http" };
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost:7401");
     plain(format!(
@@ -458,7 +461,7 @@ pub(super) async fn help(peer: Peer, headers: HeaderMap) -> Response {
          curl -H 'content-type: text/plain' -d 'hello' '{scheme}://{host}/v1/topics/greetings/records'\n\
          curl '{scheme}://{host}/v1/topics/greetings/records?offset=earliest'\n\
          curl -N '{scheme}://{host}/v1/topics/greetings/events?start=earliest'\n\n\
-         All paths: /v1/openapi.json. Operation: /healthz, /readyz, /metrics.\n",
+         All paths: /v1/openapi.json. In a browser: /console. Operation: /healthz, /readyz, /metrics.\n",
         env!("CARGO_PKG_VERSION")
     ))
 }

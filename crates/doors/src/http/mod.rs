@@ -4,6 +4,7 @@ mod access;
 mod caches;
 mod cluster;
 mod codec;
+mod console;
 mod cors;
 mod errors;
 mod groups;
@@ -48,6 +49,7 @@ use net::{Connections, Drain, Forward, Gate as NetGate, Sockets};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
+pub use ::console::pages::settings::Setting as ShownSetting;
 pub(crate) use access::permissions;
 use access::{Gate, Needs};
 use codec::BodyLimits;
@@ -93,6 +95,10 @@ pub struct Settings {
     pub trusted_proxies: Vec<IpNetwork>,
     /// `true` if each request is logged.
     pub access_log: bool,
+    /// `true` if browsers are served the console.
+    pub has_console: bool,
+    /// Settings of the broker, as the console shows them: without secrets.
+    pub shown_settings: Vec<ShownSetting>,
 }
 
 impl Default for Settings {
@@ -107,6 +113,8 @@ impl Default for Settings {
             cors_origins: Vec::new(),
             trusted_proxies: Vec::new(),
             access_log: false,
+            has_console: true,
+            shown_settings: Vec::new(),
         }
     }
 }
@@ -124,6 +132,7 @@ impl Settings {
             hosts: self.hosts.clone(),
             is_local: address.ip().is_loopback(),
             origins: Some(self.cors_origins.clone()),
+            pages: Some(console::START),
             uri_bytes_max: URI_BYTES_MAX,
             header_bytes_max: HEADER_BYTES_MAX,
             body_bytes_max: self.body_bytes_max as u64,
@@ -146,7 +155,7 @@ struct Route {
     serve: fn(MethodFilter) -> MethodRouter<Arc<Http>>,
 }
 
-/// All routes of this door.
+/// All routes of this door, except those of the console.
 static ROUTES: [Route; 56] = [
     Route { method: Method::GET, path: "/", needs: Needs::Nothing, serve: |method| on(method, map::help) },
     Route {
@@ -484,11 +493,15 @@ pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
 struct Http {
     broker: Arc<Broker>,
     is_login_required: bool,
+    has_console: bool,
+    shown_settings: Vec<ShownSetting>,
     bodies: BodyLimits,
     open: Arc<OpenStreams>,
     /// Streams that take turns at their records.
     crowd: Arc<Crowd>,
     metrics: MetricsPages,
+    /// Figures for the console.
+    measured: console::Measured,
 }
 
 /// Number of open streams of each kind.
@@ -543,10 +556,13 @@ impl Http {
         Arc::new(Self {
             broker,
             is_login_required: settings.is_login_required,
+            has_console: settings.has_console,
+            shown_settings: settings.shown_settings.clone(),
             bodies,
             open: Arc::default(),
             crowd,
             metrics: MetricsPages::default(),
+            measured: console::Measured::default(),
         })
     }
 
@@ -648,10 +664,16 @@ fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
 
 fn router(http: Arc<Http>) -> Router {
     let mut router = Router::new();
-    for Route { method, path, needs, serve } in &ROUTES {
+    let checked = |Route { method, needs, serve, .. }: &Route| {
         let filter = MethodFilter::try_from(method.clone()).expect("invariant: the table has standard methods only");
         let gate = Gate { http: http.clone(), needs: *needs };
-        router = router.route(path, serve(filter).layer(from_fn_with_state(gate, access::check)));
+        serve(filter).layer(from_fn_with_state(gate, access::check))
+    };
+    for route in &ROUTES {
+        router = router.route(route.path, checked(route));
+    }
+    for route in console::ROUTES.iter().filter(|_| http.has_console) {
+        router = router.route(route.path, checked(route).layer(from_fn(console::as_page)));
     }
     router
         .fallback(map::no_such_path)

@@ -608,11 +608,7 @@ pub(super) async fn peek(
             if body.len() >= ANSWER_BYTES_MAX {
                 break;
             }
-            let phase = match peeked.phase {
-                Phase::Leased => "leased",
-                Phase::Delayed => "delayed",
-                Phase::Waiting | Phase::Left => "waiting",
-            };
+            let phase = phase_name(peeked.phase);
             let message = MessageOut::new(peeked.id, peeked.partition, &peeked.message, peeked.attempts, &names);
             if count > 0 {
                 body.push(b',');
@@ -625,6 +621,14 @@ pub(super) async fn peek(
     let next = after.map(|(partition, offset)| format!("{partition}:{offset}")).filter(|_| count > 0);
     body.extend_from_slice(format!("],\"next\":{}}}", json!(next)).as_bytes());
     Ok(codec::bytes(StatusCode::OK, "application/json", body))
+}
+
+pub(super) fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Leased => "leased",
+        Phase::Delayed => "delayed",
+        Phase::Waiting | Phase::Left => "waiting",
+    }
 }
 
 fn parse_place(text: &str) -> Result<(PartitionId, Offset)> {
@@ -715,21 +719,24 @@ pub(super) async fn cancel_redrive(
     Ok(codec::json(StatusCode::OK, &shown_redrive(&http.broker.queues.cancel_redrive(id)?, &names)))
 }
 
-fn shown_redrive(redrive: &Redrive, names: &Names) -> Value {
-    let state = match redrive.state {
+pub(super) fn redrive_state(redrive: &Redrive) -> &'static str {
+    match redrive.state {
         RedriveState::Running => "running",
         RedriveState::Completed => "completed",
         RedriveState::Cancelling => "cancelling",
         RedriveState::Cancelled => "cancelled",
         RedriveState::Failed => "failed",
-    };
+    }
+}
+
+fn shown_redrive(redrive: &Redrive, names: &Names) -> Value {
     json!({
         "redrive": redrive.id,
         "from": names.outer(redrive.from.as_str()),
         "to": redrive.to.as_ref().map(|to| names.outer(to.as_str())),
         "rate": redrive.rate,
         "started_ms": redrive.started_ms,
-        "state": state,
+        "state": redrive_state(redrive),
         "moved": redrive.moved,
         "to_move": redrive.to_move,
         "failure": redrive.failure,

@@ -78,6 +78,8 @@ pub struct HttpSettings {
     /// Origins whose web pages are allowed in addition to the server's own, `*` for any; `None` if the server offers no
     /// such list.
     pub origins: Option<Vec<String>>,
+    /// Path of pages that links on web pages of any origin may open.
+    pub pages: Option<&'static str>,
     /// Methods that are served; if empty, all.
     pub methods: Vec<Method>,
     /// Maximum bytes of a path with its query, 8 KiB by default.
@@ -127,6 +129,7 @@ impl Default for HttpSettings {
             hosts: Vec::new(),
             is_local: false,
             origins: None,
+            pages: None,
             methods: Vec::new(),
             uri_bytes_max: 8 << 10,
             headers_count_max: 100,
@@ -246,7 +249,8 @@ impl HttpSettings {
             header_bytes_max: self.header_bytes_max,
             body_bytes_max: self.body_bytes_max,
         };
-        Policy::new(&self.hosts, self.is_local, self.origins.clone(), &self.methods, limits)
+        let policy = Policy::new(&self.hosts, self.is_local, self.origins.clone(), &self.methods, limits);
+        policy.with_pages(self.pages)
     }
 
     fn timeouts(&self) -> Timeouts {

@@ -23,6 +23,8 @@ pub(super) struct Policy {
     hosts: Hosts,
     /// Origins whose pages are allowed in addition to the server's own; `None` if no such list is offered.
     origins: Option<Vec<String>>,
+    /// Path of pages that links on web pages of any origin may open.
+    pages: Option<&'static str>,
     /// Allowed methods; if empty, all.
     methods: Vec<Method>,
     pub uri_bytes_max: usize,
@@ -51,7 +53,21 @@ impl Policy {
         let Limits { uri_bytes_max, headers_count_max, header_bytes_max, body_bytes_max } = limits;
         let hosts = Hosts { is_local, ..Hosts::new(hosts) };
         let methods = methods.to_vec();
-        Self { hosts, origins, methods, uri_bytes_max, headers_count_max, header_bytes_max, body_bytes_max }
+        Self {
+            hosts,
+            origins,
+            pages: None,
+            methods,
+            uri_bytes_max,
+            headers_count_max,
+            header_bytes_max,
+            body_bytes_max,
+        }
+    }
+
+    /// Sets the path of pages that links on web pages of any origin may open.
+    pub fn with_pages(self, pages: Option<&'static str>) -> Self {
+        Self { pages, ..self }
     }
 
     /// Refuses a head that violates the policy, or that announces a body of too many bytes.
@@ -142,9 +158,26 @@ impl Policy {
         // A page loads images and scripts without sending its origin.
         let mut sites = head.headers.get_all(SEC_FETCH_SITE).iter();
         match sites.find(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
+            Some(_) if origin.is_none() && self.is_link_to_page(head) => Ok(()),
             Some(_) => Err(self.no_page_of("another origin")),
             None => Ok(()),
         }
+    }
+
+    /// Returns `true` if a browser opens one of the pages in a window, because its user has followed a link. The other
+    /// web page cannot read it.
+    fn is_link_to_page(&self, head: &Parts) -> bool {
+        let is = |name: &str, value: &[u8]| {
+            let mut values = head.headers.get_all(name).iter();
+            values.next().is_some_and(|first| first.as_bytes() == value) && values.next().is_none()
+        };
+        let path = head.uri.path();
+        let is_page =
+            |pages: &str| path.strip_prefix(pages).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        head.method == Method::GET
+            && is("sec-fetch-mode", b"navigate")
+            && is("sec-fetch-dest", b"document")
+            && self.pages.is_some_and(is_page)
     }
 
     fn no_page_of(&self, origin: &str) -> Refusal {
@@ -344,6 +377,30 @@ mod tests {
         assert_eq!(refused(&local, &head(Version::HTTP_10, "/", &[]), 0), None);
         assert_eq!(refused(&local, &head(Version::HTTP_2, "http://evil.example/", &[]), 0), Some(Reason::Host));
         assert_eq!(refused(&local, &head(Version::HTTP_2, "http://[::1]:8085/", &[]), 0), None);
+    }
+
+    #[test]
+    fn a_link_opens_a_page_and_nothing_else() {
+        let limits = Limits { uri_bytes_max: 50, headers_count_max: 9, header_bytes_max: 300, body_bytes_max: 1000 };
+        let policy = Policy::new(&[], true, None, &[], limits).with_pages(Some("/console"));
+        let (mode, dest) = (("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document"));
+        type Headers<'a> = &'a [(&'a str, &'a str)];
+        let cases: [(&str, Headers<'_>, bool); 8] = [
+            ("/console", &[mode, dest], true),
+            ("/console/topics/a?q=1", &[mode, dest], true),
+            ("/consoles", &[mode, dest], false),
+            ("/v1/topics", &[mode, dest], false),
+            ("/console", &[mode], false),
+            ("/console", &[mode, ("sec-fetch-dest", "iframe")], false),
+            ("/console", &[("sec-fetch-mode", "no-cors"), dest], false),
+            ("/console", &[mode, dest, ("origin", "https://evil.example")], false),
+        ];
+        for (path, headers, is_served) in cases {
+            let of_site = [("host", "localhost:1"), ("sec-fetch-site", "cross-site")];
+            let headers: Vec<_> = of_site.iter().chain(headers).copied().collect();
+            let head = head(Version::HTTP_11, path, &headers);
+            assert_eq!(refused(&policy, &head, 0), (!is_served).then_some(Reason::Origin), "{path} {headers:?}");
+        }
     }
 
     #[test]

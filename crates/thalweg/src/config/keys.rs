@@ -211,6 +211,7 @@ pub const KEYS: &[Key] = &[
     key("http_cors_origins", Broker, Kind::Text, "", "Origins whose web pages may use HTTP, such as https://app.example.com, comma-separated; * for any"),
     key("http_trusted_proxies", Broker, Kind::Text, "", "Proxies whose forwarding headers are trusted: addresses and networks, comma-separated"),
     key("http_access_log", Broker, Kind::Bool, "false", "Log every HTTP request, with the log target net::access"),
+    key("http_console", Broker, Kind::Bool, "true", "Serve the web console at /console of the HTTP door"),
     // Memory, topics and retention.
     key("memory_max", Broker, bytes(1 << 20, 1 << 44), "1GiB", "Maximum size of all logs in memory together"),
     key("cache_memory_max", Broker, bytes(1 << 20, 1 << 44), "1GiB", "Maximum size of all caches together"),

@@ -5,6 +5,7 @@ pub mod redis;
 pub mod sqs;
 pub mod pubsub;
 pub mod web;
+mod console;
 pub mod access;
 mod access_keys;
 mod audit;

@@ -183,6 +183,35 @@ fn of_caches_and_groups() -> Vec<Http> {
     ]
 }
 
+fn of_console() -> Vec<Http> {
+    let names = [("topic", "t"), ("partition", "0"), ("offset", "0"), ("name", "console.css"), ("*rest", "nowhere")];
+    let page = |call| at(call, &names, "");
+    vec![
+        route("GET /console", ""),
+        route("GET /console/", ""),
+        route("GET /console/topics", "").showing("/console/topics/t"),
+        page("GET /console/topics/{topic}"),
+        page("GET /console/topics/{topic}/tail"),
+        page("GET /console/topics/{topic}/records"),
+        page("GET /console/topics/{topic}/records/{partition}/{offset}"),
+        route("GET /console/groups", "").showing("/console/groups/g"),
+        route("GET /console/groups/{group}", ""),
+        route("GET /console/queues", "").showing("/console/queues/q"),
+        route("GET /console/queues/{queue}", ""),
+        route("GET /console/caches", "").showing("/console/caches/c"),
+        route("GET /console/caches/{cache}", ""),
+        route("GET /console/caches/{cache}/entries/{key}", ""),
+        route("GET /console/clients", ""),
+        route("GET /console/cluster", ""),
+        route("GET /console/mesh", ""),
+        route("GET /console/security", ""),
+        route("GET /console/settings", ""),
+        route("GET /console/api", ""),
+        page("GET /console/assets/{name}"),
+        page("GET /console/{*rest}"),
+    ]
+}
+
 /// Returns the answer with this status. Google's REST API has the same.
 pub(super) fn of_status((status, text): (u16, String)) -> Answer {
     match status {
@@ -196,7 +225,8 @@ pub(super) fn of_status((status, text): (u16, String)) -> Answer {
 async fn every_route_of_http_requires_what_its_row_says() {
     let site = Site::open(&["http=127.0.0.1:0"]).await;
     let address = site.server.door("http");
-    let examples: Vec<Http> = [of_topics(), of_queues(), of_caches_and_groups()].into_iter().flatten().collect();
+    let examples: Vec<Http> =
+        [of_topics(), of_queues(), of_caches_and_groups(), of_console()].into_iter().flatten().collect();
     site.walk(
         "http",
         &examples,

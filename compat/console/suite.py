@@ -1,0 +1,374 @@
+"""Uses the web console in headless Chromium, as a person would.
+
+Arguments: the address of an HTTP door, the file of axe-core, and a folder for screenshots.
+Each scenario checks what the page shows and what the broker then has. Every page is checked in both
+themes and in two widths: no error in the browser's log, no violation of axe's rules, no horizontal
+scrolling, no request after loading except the stream, and limits of size and time.
+"""
+
+import base64
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from urllib.parse import quote
+
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+# Limits of a page: bytes of its HTML, and milliseconds until its first paint on this machine.
+PAGE_BYTES_MAX = 150_000
+PAINT_MS_MAX = 100
+# Time limit of an expected change, in seconds.
+PATIENCE_S = 15
+EVIL = "<script>document.title='owned'</script>"
+WIDTHS = {"wide": (1280, 900), "narrow": (360, 780)}
+THEMES = ["light", "dark"]
+
+address, axe_file, folder = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+base = f"http://{address}"
+
+
+def api(method, path, body=None):
+    """Sends a request to the API. Returns the response as JSON."""
+    data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(base + path, data, headers, method=method)
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+        text = response.read()
+        return json.loads(text) if text else None
+
+
+def exists(path):
+    try:
+        api("GET", path)
+        return True
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return False
+        raise
+
+
+def fill():
+    """Creates one thing of each kind, with hostile names and values."""
+    api("PUT", "/v1/topics/orders", {"partitions": 3})
+    headers = {EVIL: EVIL}
+    value = json.dumps({"id": 7, "note": EVIL, "lines": [{"sku": "a-1", "count": 2}]})
+    record = {"key": EVIL, "value": value, "headers": headers}
+    api("POST", "/v1/topics/orders/records?partition=0", {"records": [record] * 3})
+    binary = base64.b64encode(bytes(range(256))).decode()
+    api("POST", "/v1/topics/orders/records?partition=1", {"records": [{"value": binary, "encoding": "base64"}]})
+    api("PUT", "/v1/queues/jobs", {})
+    api("POST", "/v1/queues/jobs/messages", {"messages": [{"body": EVIL}, {"body": "second"}]})
+    api("PUT", "/v1/caches/sessions", {})
+    api("PUT", f"/v1/caches/sessions/entries/{quote(EVIL, safe='')}", EVIL.encode())
+    api("PUT", "/v1/groups/billing/offsets", {"topic": "orders", "to": "earliest"})
+
+
+PAGES = {
+    "overview": "/console",
+    "topics": "/console/topics",
+    "topic": "/console/topics/orders",
+    "records": "/console/topics/orders/records?partition=0&offset=0",
+    "record": "/console/topics/orders/records/0/0",
+    "hex": "/console/topics/orders/records/1/0",
+    "tail": "/console/topics/orders/tail",
+    "groups": "/console/groups",
+    "group": "/console/groups/billing",
+    "queues": "/console/queues",
+    "queue": "/console/queues/jobs",
+    "caches": "/console/caches",
+    "cache": "/console/caches/sessions",
+    "entry": f"/console/caches/sessions/entries/{quote(EVIL, safe='')}",
+    "clients": "/console/clients",
+    "cluster": "/console/cluster",
+    "mesh": "/console/mesh",
+    "security": "/console/security",
+    "settings": "/console/settings",
+    "api": "/console/api",
+    "missing": "/console/topics/unknown",
+}
+
+
+class Browser:
+    """Chromium with one theme and one width."""
+
+    def __init__(self, theme, width):
+        options = webdriver.ChromeOptions()
+        for argument in ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]:
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        service = webdriver.ChromeService("/usr/bin/chromedriver")
+        self.driver = webdriver.Chrome(options=options, service=service)
+        size = {"width": WIDTHS[width][0], "height": WIDTHS[width][1], "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Kolkata"})
+        scheme = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.driver.quit()
+
+    def open(self, path):
+        self.driver.get(base + path)
+
+    def find(self, selector):
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def until(self, what, holds):
+        WebDriverWait(self.driver, PATIENCE_S, 0.05).until(lambda _: holds(), what)
+
+    def text(self, selector):
+        """Returns the text of an element, which may be replaced at any time."""
+        return self.driver.execute_script("return document.querySelector(arguments[0]).textContent", selector)
+
+    def shows(self, text):
+        self.until(f"the page shows {text!r}", lambda: text in self.find("main").text)
+
+    def panel(self, summary):
+        """Opens a panel by the keyboard. Returns its form."""
+        panels = self.driver.find_elements(By.CSS_SELECTOR, "details.panel")
+        panel = next(panel for panel in panels if panel.find_element(By.TAG_NAME, "summary").text == summary)
+        panel.find_element(By.TAG_NAME, "summary").send_keys(Keys.ENTER)
+        return panel.find_element(By.TAG_NAME, "form")
+
+    def fill(self, form, **fields):
+        for name, value in fields.items():
+            form.find_element(By.CSS_SELECTOR, f"[name={name}]").send_keys(value)
+
+    def confirm(self, form, name):
+        """Types a name wrongly and then completely; the button works only then."""
+        button = form.find_element(By.TAG_NAME, "button")
+        field = form.find_element(By.CSS_SELECTOR, "[data-confirm]")
+        field.send_keys(name[:-1])
+        assert not button.is_enabled(), "the button works before the whole name was typed"
+        field.send_keys(name[-1])
+        button.click()
+
+    def said(self, form, text):
+        output = form.find_element(By.TAG_NAME, "output")
+        self.until(f"the form says {text!r}", lambda: text in output.text)
+
+    def troubles(self):
+        """Returns the errors of the browser's log, such as a violated policy, except missing pages."""
+        entries = self.driver.get_log("browser")
+        wrong = [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
+        return [message for message in wrong if "404" not in message]
+
+
+def create_publish_and_delete(browser):
+    browser.open("/console/topics")
+    form = browser.panel("Create a topic")
+    browser.fill(form, name="made-here", partitions="2")
+    form.find_element(By.TAG_NAME, "button").click()
+    browser.until("the topic's page", lambda: browser.driver.current_url.endswith("/console/topics/made-here"))
+    assert len(api("GET", "/v1/topics/made-here")["partitions"]) == 2
+
+    form = browser.panel("Publish a record")
+    browser.fill(form, key="k", value='{"a": 1}', partition="1")
+    form.find_element(By.TAG_NAME, "button").click()
+    browser.said(form, "Published to partition 1 at offset 0.")
+    record = api("GET", "/v1/topics/made-here/records?partition=1")["records"][0]
+    assert (record["key"], record["value"]) == ("k", '{"a": 1}'), record
+
+    form = browser.panel("Change settings")
+    browser.fill(form, partitions="1")
+    form.find_element(By.TAG_NAME, "button").click()
+    browser.said(form, "partitions")
+    form.find_element(By.CSS_SELECTOR, "[name=partitions]").clear()
+    browser.fill(form, partitions="4")
+    form.find_element(By.TAG_NAME, "button").click()
+    browser.said(form, "Changed")
+    assert len(api("GET", "/v1/topics/made-here")["partitions"]) == 4
+
+    form = browser.panel("Delete the topic")
+    browser.confirm(form, "made-here")
+    browser.until("the list", lambda: browser.driver.current_url.endswith("/console/topics"))
+    assert not exists("/v1/topics/made-here")
+
+
+def records_are_found_by_offset_time_and_key(browser):
+    browser.open("/console/topics/orders/records")
+    for row in browser.driver.find_elements(By.CSS_SELECTOR, "time"):
+        assert row.text.endswith("+05:30"), f"a time in another zone: {row.text}"
+    browser.open(f"/console/topics/orders/records?partition=0&key={quote(EVIL)}&offset=1")
+    assert len(browser.driver.find_elements(By.CSS_SELECTOR, "tbody tr")) == 2
+    browser.find("tbody a").click()
+    browser.shows('"note": "<script>')
+    browser.open("/console/topics/orders/records/0/1?as=hex")
+    browser.shows("000000  7b 22 69 64")
+    assert browser.driver.title == "Record 1 of partition 0 · Thalweg", browser.driver.title
+
+
+def the_tail_shows_new_records(browser):
+    browser.open("/console/topics/orders/tail")
+    # The stream is open once records arrive.
+    begin = time.monotonic()
+    while not browser.driver.find_elements(By.CSS_SELECTOR, "#tail tbody tr"):
+        assert time.monotonic() - begin < PATIENCE_S, "no record arrived"
+        api("POST", "/v1/topics/orders/records", {"records": [{"value": EVIL}]})
+        time.sleep(0.1)
+    assert EVIL in browser.find("#tail tbody").text
+    browser.find("[data-pause]").click()
+    browser.shows("Paused.")
+    assert browser.driver.title == "Live tail · Thalweg", browser.driver.title
+
+
+def live_figures_follow_the_broker(browser):
+    browser.open("/console/topics?q=orders")
+    browser.until("a live page", lambda: browser.find("#state").text == "Live")
+    browser.driver.execute_script("document.querySelector('#live a').focus()")
+    before = browser.text("#live tbody tr")
+    api("POST", "/v1/topics/orders/records", {"records": [{"value": "v"}]})
+    browser.until("new figures", lambda: browser.text("#live tbody tr") != before)
+    focused = browser.driver.execute_script("return document.activeElement.getAttribute('href')")
+    assert focused == "/console/topics/orders", f"the focus was lost to {focused}"
+    browser.open("/console")
+    browser.until("plots", lambda: browser.driver.find_elements(By.CSS_SELECTOR, "#live svg path"))
+
+
+def queues_are_purged_and_caches_written(browser):
+    browser.open("/console/queues/jobs")
+    browser.shows(EVIL)
+    assert api("GET", "/v1/queues/jobs")["counts"]["visible"] == 2, "a look leased a message"
+    form = browser.panel("Send a message")
+    browser.fill(form, body="third")
+    form.find_element(By.TAG_NAME, "button").click()
+    browser.said(form, "Sent as")
+    form = browser.panel("Purge")
+    browser.confirm(form, "jobs")
+    browser.said(form, "Deleted 3 messages.")
+    assert api("GET", "/v1/queues/jobs")["counts"]["visible"] == 0
+    api("POST", "/v1/queues/jobs/messages", {"messages": [{"body": EVIL}, {"body": "second"}]})
+
+    browser.open("/console/caches/sessions")
+    form = browser.panel("Put an entry")
+    browser.fill(form, key="a/b c", value="hello")
+    form.find_element(By.TAG_NAME, "button").click()
+    browser.said(form, "Stored as version")
+    browser.open("/console/caches/sessions?q=a/")
+    browser.find("tbody a").click()
+    browser.shows("hello")
+    form = browser.panel("Delete the entry")
+    browser.confirm(form, "a/b c")
+    browser.until("the cache", lambda: browser.driver.current_url.endswith("/console/caches/sessions"))
+    assert not exists("/v1/caches/sessions/entries/a%2Fb%20c")
+
+
+def groups_are_reset(browser):
+    browser.open("/console/groups/billing")
+    form = browser.panel("Reset offsets")
+    browser.fill(form, topic="orders", to="the end")
+    browser.confirm(form, "billing")
+    browser.said(form, "The offsets were reset.")
+    assert all(of["lag"] == 0 for of in api("GET", "/v1/groups/billing")["partitions"])
+    api("PUT", "/v1/groups/billing/offsets", {"topic": "orders", "to": "earliest"})
+
+
+SCENARIOS = [
+    create_publish_and_delete,
+    records_are_found_by_offset_time_and_key,
+    the_tail_shows_new_records,
+    live_figures_follow_the_broker,
+    queues_are_purged_and_caches_written,
+    groups_are_reset,
+]
+
+# What a page did since its navigation: first paint, size, and requests after the load, except streams.
+MEASURE = """
+const page = performance.getEntriesByType("navigation")[0];
+const paint = performance.getEntriesByType("paint").find((entry) => entry.name === "first-contentful-paint");
+const late = performance.getEntriesByType("resource").filter((entry) =>
+  entry.startTime > page.loadEventEnd && entry.initiatorType !== "eventsource" && entry.initiatorType !== "other");
+return {
+  bytes: page.decodedBodySize,
+  paint_ms: paint ? paint.startTime - page.requestStart : null,
+  late: late.map((entry) => entry.name + " " + entry.initiatorType),
+  overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+};
+"""
+AXE = """
+const done = arguments[arguments.length - 1];
+axe.run(document, { resultTypes: ["violations"] }).then((result) => done(result.violations.map((violation) =>
+  violation.id + ": " + violation.help + " at " + violation.nodes.map((node) => node.target.join(" ")).slice(0, 3).join(", "))));
+"""
+
+
+def check_pages(browser, theme, width, axe):
+    """Returns the problems of all pages in this theme and width, and the figures of each page."""
+    problems, figures = [], {}
+    for name, path in PAGES.items():
+        browser.open(path)
+        if name == "overview":
+            browser.until("plots", lambda: browser.driver.find_elements(By.CSS_SELECTOR, "#live svg path"))
+        browser.driver.execute_script("document.querySelectorAll('details').forEach((panel) => { panel.open = true; })")
+        measured = browser.driver.execute_script(MEASURE)
+        figures[name] = measured
+        where = f"{name}, {theme}, {width}"
+        if measured["bytes"] > PAGE_BYTES_MAX:
+            problems.append(f"{where}: {measured['bytes']} bytes")
+        if measured["late"]:
+            problems.append(f"{where}: requests after loading: {measured['late']}")
+        if measured["overflow"] > 0:
+            problems.append(f"{where}: {measured['overflow']} pixels wider than the window")
+        browser.driver.execute_script(axe)
+        problems += [f"{where}: {violation}" for violation in browser.driver.execute_async_script(AXE)]
+        problems += [f"{where}: {message}" for message in browser.troubles()]
+        browser.driver.execute_script("document.querySelectorAll('details').forEach((panel) => { panel.open = false; })")
+        browser.driver.save_screenshot(str(folder / f"{name}-{theme}-{width}.png"))
+    return problems, figures
+
+
+def median(values):
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
+def main():
+    folder.mkdir(parents=True, exist_ok=True)
+    axe = axe_file.read_text()
+    fill()
+    problems = []
+    with Browser("light", "wide") as browser:
+        for scenario in SCENARIOS:
+            try:
+                scenario(browser)
+                print(f"passed  {scenario.__name__}")
+            except Exception as error:
+                browser.driver.save_screenshot(str(folder / f"failed-{scenario.__name__}.png"))
+                problems.append(f"{scenario.__name__}: {type(error).__name__}: {error}")
+                print(f"FAILED  {scenario.__name__}")
+            for message in browser.troubles():
+                # The form shows the error sentence of a refused request, which the browser logs too.
+                if "status of 400" not in message:
+                    problems.append(f"{scenario.__name__}: {message}")
+    paints = {name: [] for name in PAGES}
+    sizes = {}
+    for theme in THEMES:
+        for width in WIDTHS:
+            with Browser(theme, width) as browser:
+                found, figures = check_pages(browser, theme, width, axe)
+            problems += found
+            for name, measured in figures.items():
+                sizes[name] = measured["bytes"]
+                if measured["paint_ms"] is not None:
+                    paints[name].append(measured["paint_ms"])
+    for name, bytes_ in sizes.items():
+        paint = f"{median(paints[name]):.0f} ms" if paints[name] else "unknown"
+        print(f"{name:10} {bytes_:7} bytes, first paint {paint}")
+    slow = median([median(values) for values in paints.values() if values])
+    print(f"first paint of the median page: {slow:.0f} ms; the aim on an idle machine is {PAINT_MS_MAX} ms")
+    print(f"{len(PAGES)} pages in {len(THEMES)} themes and {len(WIDTHS)} widths; screenshots are in {folder}")
+    for problem in problems:
+        print(f"problem: {problem}")
+    sys.exit(1 if problems else 0)
+
+
+main()

@@ -1,0 +1,321 @@
+// Script of the console: live parts, forms of the HTTP API, the live tail, and times in the zone of the viewer.
+"use strict";
+
+const pad = (n, width = 2) => String(n).padStart(width, "0");
+
+// A browser knows dates up to the year 275760; a record may have any number as its time.
+const isDate = (ms) => !Number.isNaN(new Date(ms).getTime());
+
+// Formats milliseconds since 1970 in the zone of the viewer, with its offset. Other numbers stay as they are.
+function localTime(ms) {
+  if (!isDate(ms)) return `${ms} ms`;
+  const at = new Date(ms);
+  const offset = -at.getTimezoneOffset();
+  const zone = (offset < 0 ? "-" : "+") + pad(Math.trunc(Math.abs(offset) / 60)) + ":" + pad(Math.abs(offset) % 60);
+  return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())} ` +
+    `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}.${pad(at.getMilliseconds(), 3)} ${zone}`;
+}
+
+function localise(root) {
+  for (const element of root.querySelectorAll("time[data-ms]")) {
+    const ms = Number(element.dataset.ms);
+    if (!isDate(ms)) continue;
+    element.dateTime = new Date(ms).toISOString();
+    element.textContent = localTime(ms);
+  }
+}
+
+const RETRY_MS = 2000;
+const RETRY_MS_MAX = 60000;
+
+// Keeps a stream of events open while the page is visible: over HTTP/1.1 a browser opens only six connections to a
+// server, and those of hidden tabs would block the others. `listen` receives each new stream; `lost` is called when
+// one breaks. Returns a function that ends it.
+function keepOpen(url, listen, lost) {
+  let events = null;
+  let timer = 0;
+  let delay = RETRY_MS;
+  let isOver = false;
+  const close = () => {
+    clearTimeout(timer);
+    if (events) events.close();
+    events = null;
+  };
+  // A browser connects again by itself after a break, but not after a response with an error.
+  const retry = () => {
+    close();
+    timer = setTimeout(open, delay);
+    delay = Math.min(2 * delay, RETRY_MS_MAX);
+  };
+  const open = () => {
+    close();
+    if (isOver || document.visibilityState === "hidden") return;
+    const opened = new EventSource(url);
+    events = opened;
+    for (const name of ["live", "record", "gap"]) opened.addEventListener(name, () => { delay = RETRY_MS; });
+    opened.addEventListener("error", () => {
+      lost();
+      if (opened.readyState === EventSource.CLOSED) retry();
+    });
+    listen(opened);
+  };
+  const hide = () => {
+    if (events) lost();
+    close();
+  };
+  document.addEventListener("visibilitychange", () => { if (document.visibilityState === "hidden") hide(); else open(); });
+  addEventListener("pagehide", hide);
+  addEventListener("pageshow", (event) => { if (event.persisted) open(); });
+  open();
+  return () => { isOver = true; close(); };
+}
+
+// Replaces the live part. Returns false if the viewer selects text in it. The focused link keeps the focus.
+function showLive(live, html) {
+  const selection = document.getSelection();
+  if (selection && !selection.isCollapsed && live.contains(selection.anchorNode)) return false;
+  const active = live.contains(document.activeElement) ? document.activeElement : null;
+  const href = active && active.getAttribute("href");
+  const links = () => [...live.querySelectorAll("a")].filter((a) => a.getAttribute("href") === href);
+  const index = href ? links().indexOf(active) : 0;
+  const scrolled = [...live.querySelectorAll(".table")].map((table) => table.scrollLeft);
+  live.innerHTML = html;
+  localise(live);
+  live.querySelectorAll(".table").forEach((table, i) => { table.scrollLeft = scrolled[i] || 0; });
+  if (!active) return true;
+  const same = href
+    ? links()[index] || links().pop()
+    : live.querySelector(`[aria-label="${CSS.escape(active.getAttribute("aria-label") || "")}"]`);
+  if (same) same.focus({ preventScroll: true });
+  return true;
+}
+
+// Only a page with a live part has the element `live`; other pages open no stream.
+function followLive() {
+  const live = document.getElementById("live");
+  if (!live) return;
+  const state = document.getElementById("state");
+  const say = (text, name) => { if (state.textContent !== text) { state.textContent = text; state.dataset.state = name; } };
+  const listen = (events) => {
+    events.addEventListener("open", () => say("Live", "live"));
+    events.addEventListener("live", (event) => {
+      if (showLive(live, JSON.parse(event.data))) say("Live", "live");
+      else say("Paused while text is selected", "paused");
+    });
+  };
+  keepOpen(location.pathname + location.search, listen, () => say("Reconnecting", "lost"));
+}
+
+// Returns the value of a path such as `results.0.offset` in a response.
+const part = (value, path) => path.split(".").reduce((of, name) => (of === null || of === undefined ? of : of[name]), value);
+
+// Writes the message of an error as a sentence, unless it begins with the name of a field.
+function sentence(message) {
+  const text = /^[a-z]+ /.test(message) ? message[0].toUpperCase() + message.slice(1) : message;
+  return /[.?!]$/.test(text) ? text : text + ".";
+}
+
+function readForm(form) {
+  const sent = { path: {}, query: new URLSearchParams(), body: {} };
+  for (const field of form.querySelectorAll("[data-send]")) {
+    const { name } = field;
+    const kind = field.dataset.send;
+    const value = field.type === "checkbox" ? (field.checked ? "true" : "") : field.value;
+    if (kind === "path") sent.path[name] = value;
+    else if (value === "" && field.tagName !== "TEXTAREA") continue;
+    else if (kind === "query") sent.query.set(name, value);
+    else if (kind === "number") sent.body[name] = Number(value);
+    else if (kind === "flag") sent.body[name] = value === "true";
+    else sent.body[name] = value;
+  }
+  return sent;
+}
+
+function bodyOf(form, fields) {
+  const [kind, name] = form.dataset.body.split(":");
+  switch (kind) {
+    case "json": return ["application/json", JSON.stringify(fields)];
+    case "list": return ["application/json", JSON.stringify({ [name]: [fields] })];
+    case "raw": return ["application/octet-stream", fields[name] || ""];
+    default: return [null, null];
+  }
+}
+
+// Returns the JSON of a response: an empty object if it has none, null if it cannot be read.
+async function answerOf(response) {
+  if (!(response.headers.get("content-type") || "").includes("json")) return {};
+  try {
+    return await response.json();
+  } catch {
+    return null;
+  }
+}
+
+// A disabled button would lose the keyboard focus, so a button that waits is only marked.
+const isSending = (form) => form.querySelector("button").getAttribute("aria-disabled") === "true";
+
+async function send(form) {
+  if (isSending(form)) return;
+  const output = form.querySelector("output");
+  const button = form.querySelector("button");
+  const say = (text, name) => { output.textContent = text; output.dataset.state = name; };
+  const { path, query, body } = readForm(form);
+  const fill = (text) => text.replace(/\{(\w+)\}/g, (whole, name) => (name in path ? encodeURIComponent(path[name]) : whole));
+  const [type, text] = bodyOf(form, body);
+  say("Sending", "busy");
+  button.setAttribute("aria-disabled", "true");
+  try {
+    const parameters = String(query) ? "?" + query : "";
+    const headers = type ? { "content-type": type } : {};
+    const response = await fetch(fill(form.dataset.action) + parameters, { method: form.dataset.method, headers, body: text });
+    const answer = await answerOf(response);
+    if (answer === null) say(`The broker answered with status ${response.status}, but its response cannot be read.`, "bad");
+    else if (!response.ok) say(sentence(part(answer, "error.message") || `The broker answered with status ${response.status}.`), "bad");
+    else if (form.dataset.then) location.assign(fill(form.dataset.then));
+    else say(form.dataset.done.replace(/\{([\w.]+)\}/g, (_, name) => part(answer, name)), "good");
+  } catch (error) {
+    say(`The broker did not answer: ${error.message}`, "bad");
+  }
+  button.removeAttribute("aria-disabled");
+  confirmAgain(form);
+}
+
+// The button of a form that destroys works only after the name was typed.
+function confirmAgain(form) {
+  const field = form.querySelector("[data-confirm]");
+  if (field) form.querySelector("button").disabled = field.value !== field.dataset.confirm;
+}
+
+function connectForms() {
+  for (const form of document.querySelectorAll("form.api")) {
+    form.addEventListener("input", () => confirmAgain(form));
+    form.addEventListener("submit", (event) => { event.preventDefault(); send(form); });
+  }
+  // Empty fields leave the address of a search, and a local time becomes milliseconds.
+  for (const form of document.querySelectorAll("form[data-clean], form.search")) {
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const query = new URLSearchParams();
+      for (const field of form.querySelectorAll("input")) {
+        if (field.value === "") continue;
+        if (field.dataset.ms) { query.set(field.dataset.ms, new Date(field.value).getTime()); query.delete("offset"); }
+        else query.set(field.name, field.value);
+      }
+      location.search = query;
+    });
+  }
+}
+
+// Keys and values that are not text arrive in base64; a row shows their first bytes in hexadecimal.
+function shown(text, encoding, max = 300) {
+  if (text === null || text === undefined) return "";
+  if (encoding === "base64") {
+    return [...atob(text.slice(0, 120))].map((c) => pad(c.charCodeAt(0).toString(16))).join(" ") + (text.length > 120 ? "…" : "");
+  }
+  return text.length > max ? text.slice(0, max) + "…" : text;
+}
+
+const TEXT_MAX = 2000;
+const STATUS_MS = 3000;
+
+// Returns what a row of the tail needs of a record: its value may be large, and the row shows little of it.
+function shortened(record) {
+  const { partition, offset, timestamp_ms, encoding } = record;
+  const cut = (text) => (typeof text === "string" ? text.slice(0, TEXT_MAX) : text);
+  return { partition, offset, timestamp_ms, encoding, key: cut(record.key), value: cut(record.value) };
+}
+
+// Returns a function that changes the text of an element at most every three seconds: screen readers speak each change.
+function slowly(element) {
+  let changed = -Infinity;
+  return (text) => {
+    if (text === element.textContent || performance.now() - changed < STATUS_MS) return;
+    element.textContent = text;
+    changed = performance.now();
+  };
+}
+
+function followTail() {
+  const tail = document.getElementById("tail");
+  if (!tail) return;
+  const rows = tail.querySelector("tbody");
+  const say = slowly(tail.querySelector("output"));
+  const pause = tail.querySelector("[data-pause]");
+  const kept = Number(tail.dataset.kept);
+  let waiting = [];
+  let count = 0;
+  let skipped = 0;
+  let streams = 0;
+  let trouble = "";
+  let isPaused = false;
+  const cell = (text, name) => { const td = document.createElement("td"); td.textContent = text; if (name) td.className = name; return td; };
+  const row = (record) => {
+    const tr = document.createElement("tr");
+    const link = document.createElement("a");
+    link.href = `${tail.dataset.records}/${record.partition}/${record.offset}`;
+    link.textContent = record.offset;
+    const offset = cell("", "n");
+    offset.append(link);
+    tr.append(cell(record.partition, "n"), offset, cell(localTime(record.timestamp_ms)),
+      cell(shown(record.key, record.encoding)), cell(shown(record.value, record.encoding), "wide"));
+    return tr;
+  };
+  const status = () => {
+    const sentences = [trouble];
+    if (isPaused) sentences.push("Paused.");
+    else if (count > 0) sentences.push(`${count} records since the page was opened; the newest ${rows.children.length} are shown.`);
+    else if (!trouble) sentences.push("Waiting for records.");
+    if (skipped > 0) sentences.push(`${skipped} records were skipped.`);
+    if (streams > 1) sentences.push("Records from the time without a connection are not shown.");
+    return sentences.filter(Boolean).join(" ");
+  };
+  // A frame shows at most the rows that are kept: of a fast topic, the newest.
+  const draw = () => {
+    if (!isPaused && waiting.length > 0) {
+      rows.prepend(...waiting.slice(-kept).reverse().map(row));
+      waiting = [];
+      while (rows.children.length > kept) rows.lastChild.remove();
+    }
+    say(status());
+  };
+  const listen = (events) => {
+    streams += 1;
+    events.addEventListener("open", () => { trouble = ""; });
+    events.addEventListener("record", (event) => {
+      count += 1;
+      waiting.push(shortened(JSON.parse(event.data)));
+      if (waiting.length > 2 * kept) waiting = waiting.slice(-kept);
+    });
+    events.addEventListener("gap", (event) => {
+      const gap = JSON.parse(event.data);
+      skipped += gap.to - gap.from;
+    });
+    // After a reason that passes, such as a restart of the broker, the browser connects again.
+    events.addEventListener("end", (event) => {
+      const { error } = JSON.parse(event.data);
+      if (error.retry.startsWith("retry")) return;
+      stop();
+      trouble = sentence(error.message);
+    });
+  };
+  const url = new URL(tail.dataset.events, location.href);
+  url.searchParams.set("overflow", "drop_old");
+  const stop = keepOpen(url, listen, () => { trouble = "Reconnecting."; });
+  setInterval(draw, 250);
+  pause.addEventListener("click", () => {
+    isPaused = !isPaused;
+    pause.textContent = isPaused ? "Continue" : "Pause";
+    draw();
+  });
+}
+
+// Scrolls the section of this page into view: on a narrow screen the navigation is one row.
+function showSection() {
+  document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+}
+
+showSection();
+localise(document);
+connectForms();
+followLive();
+followTail();

@@ -1,0 +1,22 @@
+//! Pages, one in each file: data as plain values, and a function that renders them.
+
+pub mod api;
+pub mod cache;
+pub mod caches;
+pub mod clients;
+pub mod cluster;
+pub mod entry;
+pub mod error;
+pub mod group;
+pub mod groups;
+pub mod mesh;
+pub mod overview;
+pub mod queue;
+pub mod queues;
+pub mod record;
+pub mod records;
+pub mod security;
+pub mod settings;
+pub mod tail;
+pub mod topic;
+pub mod topics;
