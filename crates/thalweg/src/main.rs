@@ -77,6 +77,7 @@ fn run(mut cli: Cli) -> Result {
         Command::Login(args) => commands::login::log_in(global, &args),
         Command::Logout(args) => commands::login::log_out(global, &args),
         Command::Config(args) => commands::config::run(&load(global, Vec::new())?, &args, global.json),
+        Command::Doctor(args) => commands::doctor::run(global, &args),
         Command::Bench(args) => commands::bench::run(global, args),
         Command::Top(args) => commands::top::run(&load(global, Vec::new())?, &args, global.json),
         Command::Inspect(args) => commands::inspect::run(&load_without_context(global, Vec::new())?, args, global.json),

@@ -11,7 +11,7 @@ use crate::output::{DONE, USAGE, note};
 
 /// Groups of the help, with the commands of each. Every command is in one group.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Run commands", &["serve", "demo", "status", "top"]),
+    ("Run commands", &["serve", "doctor", "demo", "status", "top"]),
     ("Data commands", &["publish", "subscribe", "request", "reply", "queue", "cache"]),
     (
         "Management commands",
@@ -80,7 +80,7 @@ pub fn command() -> clap::Command {
     }
     let template =
         format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{listed}Global options:\n{{options}}{{after-help}}");
-    // `serve` starts a broker and does not connect to one. It reads no context.
+    // These check this machine or start a broker, and connect to none. They read no context.
     let hidden = |id: &'static str| Arg::new(id).hide(true).global(true);
     let hide = |command: clap::Command| {
         let server = hidden("server").long("server").short('s').value_name("ADDRESS");
@@ -88,7 +88,7 @@ pub fn command() -> clap::Command {
         let context = hidden("context").long("context").value_name("NAME");
         command.arg(server).arg(context).arg(file("ca_file", "ca-file")).arg(file("token_file", "token-file"))
     };
-    command.help_template(template).mut_subcommand("serve", hide)
+    command.help_template(template).mut_subcommand("serve", hide).mut_subcommand("doctor", hide)
 }
 
 fn about_of(command: &clap::Command) -> String {

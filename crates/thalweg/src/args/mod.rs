@@ -167,6 +167,8 @@ Examples:
     /// Show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Check this machine: limits, memory, clock, disk and ports, and what to do about each problem
+    Doctor(Doctor),
     /// Run benchmarks
     #[command(subcommand)]
     Bench(Bench),
@@ -534,6 +536,23 @@ pub enum ConfigCommand {
         #[arg(long)]
         help_keys: bool,
     },
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Exit codes: 0 no problem, 1 at least one problem: the broker would not start, or could lose data.
+Warnings and notes do not change the exit code. Nothing is changed; a file in the data directory is
+written, timed and deleted.
+
+Examples:
+  thalweg doctor --data /srv/data
+  thalweg doctor --data /srv/data --json | jq '.findings[] | select(.severity != \"ok\")'")]
+pub struct Doctor {
+    /// Data directory whose disk is measured; by default that of the configuration
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    #[command(flatten)]
+    pub addresses: Addresses,
 }
 
 #[derive(Args)]

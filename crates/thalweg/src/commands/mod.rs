@@ -11,6 +11,7 @@ pub mod config;
 mod confirm;
 pub mod context;
 pub mod demo;
+pub mod doctor;
 pub mod group;
 pub mod inspect;
 pub mod login;

@@ -2,6 +2,7 @@
 
 mod commands;
 mod contexts;
+mod doctor;
 mod terminal;
 mod stream_bench;
 mod cache_bench;
