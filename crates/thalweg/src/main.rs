@@ -53,6 +53,7 @@ fn run(mut cli: Cli) -> Result {
     let global = &cli.global;
     match cli.command {
         Command::Serve(args) => commands::serve::run(global, &args),
+        Command::Init(args) => commands::init::run(&args, global.json),
         Command::Demo(args) => commands::demo::run(&args, global.json),
         Command::Publish(args) => commands::publish::run(&load(global, Vec::new())?, args, global.json),
         Command::Subscribe(args) => commands::subscribe::run(&load(global, Vec::new())?, args, global.json),

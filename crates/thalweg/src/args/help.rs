@@ -11,7 +11,7 @@ use crate::output::{DONE, USAGE, note};
 
 /// Groups of the help, with the commands of each. Every command is in one group.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Run commands", &["serve", "doctor", "demo", "status", "top"]),
+    ("Run commands", &["serve", "init", "doctor", "demo", "status", "top"]),
     ("Data commands", &["publish", "subscribe", "request", "reply", "queue", "cache"]),
     (
         "Management commands",
@@ -36,13 +36,12 @@ const HABITS: [(&str, &str, &str); 6] = [
 ];
 
 /// Commands of other programs, with the hint that is printed.
-const COMMAND_HABITS: [(&str, &str); 15] = [
+const COMMAND_HABITS: [(&str, &str); 14] = [
     ("ls", "thalweg topic ls, thalweg queue ls, thalweg cache ls, thalweg group ls"),
     ("list", "thalweg topic list, thalweg queue list, thalweg cache list, thalweg group list"),
     ("rm", "thalweg topic rm NAME, thalweg queue rm NAME, thalweg cache rm NAME, thalweg group rm NAME"),
     ("delete", "thalweg topic delete NAME, thalweg queue delete NAME, thalweg cache delete NAME"),
     ("create", "thalweg topic create NAME, thalweg queue create NAME, thalweg cache create NAME"),
-    ("init", "no setup is needed: thalweg serve; thalweg config show > thalweg.toml writes a file to edit"),
     ("info", "thalweg status shows a broker, thalweg topic describe NAME a topic"),
     ("stop", "Ctrl-C, or SIGTERM to the process of thalweg serve, stops a broker"),
     ("send", "thalweg queue send QUEUE, thalweg publish TOPIC"),
@@ -80,7 +79,7 @@ pub fn command() -> clap::Command {
     }
     let template =
         format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{listed}Global options:\n{{options}}{{after-help}}");
-    // These check this machine or start a broker, and connect to none. They read no context.
+    // These prepare or start a broker, and connect to none. They read no context.
     let hidden = |id: &'static str| Arg::new(id).hide(true).global(true);
     let hide = |command: clap::Command| {
         let server = hidden("server").long("server").short('s').value_name("ADDRESS");
@@ -88,7 +87,8 @@ pub fn command() -> clap::Command {
         let context = hidden("context").long("context").value_name("NAME");
         command.arg(server).arg(context).arg(file("ca_file", "ca-file")).arg(file("token_file", "token-file"))
     };
-    command.help_template(template).mut_subcommand("serve", hide).mut_subcommand("doctor", hide)
+    let command = command.help_template(template);
+    ["serve", "doctor", "init"].into_iter().fold(command, |command, name| command.mut_subcommand(name, hide))
 }
 
 fn about_of(command: &clap::Command) -> String {

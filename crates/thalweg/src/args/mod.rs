@@ -93,6 +93,8 @@ pub enum Command {
     /// Run a broker
     #[command(visible_alias = "start")]
     Serve(Serve),
+    /// Write a commented configuration file for a purpose, and say what to do next
+    Init(Init),
     /// Start a broker, publish a real data set, deliver it to several subscribers, and report the rates
     Demo(Demo),
     /// Publish records from the standard input, a file or the command line
@@ -201,6 +203,37 @@ pub struct Serve {
     /// File to write the bound addresses to, as JSON, once every door accepts connections
     #[arg(long, value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+A broker needs no configuration file: `thalweg serve` starts one with the defaults. A file that
+exists is not overwritten.
+
+Examples:
+  thalweg init                                   a broker on this machine, with records on disk
+  thalweg init ci --out ci.toml
+  thalweg init single --out -                    print it")]
+pub struct Init {
+    /// Purpose of the broker
+    #[arg(value_enum, default_value_t = Purpose::Laptop)]
+    pub purpose: Purpose,
+    /// File to write; - for the standard output
+    #[arg(long, value_name = "FILE", default_value = "thalweg.toml")]
+    pub out: PathBuf,
+}
+
+/// Purpose of a broker, for which there is a configuration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Purpose {
+    /// On this machine, with records on disk
+    Laptop,
+    /// For tests, in memory
+    Ci,
+    /// On a server, alone
+    Single,
+    /// On each of three servers
+    Cluster,
 }
 
 #[derive(Args)]

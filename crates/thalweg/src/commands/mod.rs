@@ -13,6 +13,7 @@ pub mod context;
 pub mod demo;
 pub mod doctor;
 pub mod group;
+pub mod init;
 pub mod inspect;
 pub mod login;
 pub mod mesh;

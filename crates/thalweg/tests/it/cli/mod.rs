@@ -3,6 +3,7 @@
 mod commands;
 mod contexts;
 mod doctor;
+mod init;
 mod terminal;
 mod stream_bench;
 mod cache_bench;
