@@ -25,16 +25,30 @@ Examples:
         /// Address at which other nodes reach this one
         #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7402")]
         advertise: String,
+        /// Succeed without a change if the directory is that of a node; for scripts that run at each start
+        #[arg(long)]
+        if_needed: bool,
     },
     /// Make an empty data directory a new node of the cluster that issued a token
     #[command(after_help = "\
 Examples:
   thalweg cluster token                          at a node, prints a token
   thalweg cluster join thalweg-join-... --data ./b --advertise 10.0.0.2:7402
+  thalweg cluster join --ask --server 10.0.0.1 --data ./b --advertise 10.0.0.2:7402
   thalweg serve --data ./b")]
     Join {
         /// Token of `thalweg cluster token`; by default the first line of the standard input
         token: Option<String>,
+        /// Request the token from the running cluster at --server, as `thalweg cluster token` does
+        #[arg(long, conflicts_with = "token")]
+        ask: bool,
+        /// Found the cluster, as `init` does, if --advertise is this address and no program listens at any address of
+        /// --server; for the first start of containers that all run the same command
+        #[arg(long, value_name = "HOST:PORT", requires = "ask")]
+        founder: Option<String>,
+        /// Succeed without a change if the directory is that of a node; for scripts that run at each start
+        #[arg(long)]
+        if_needed: bool,
         /// Data directory; it must be empty or not exist
         #[arg(long, value_name = "DIR")]
         data: Option<PathBuf>,

@@ -3,10 +3,12 @@
 mod nodes;
 
 use std::io::{BufRead, stdin};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use client::Address;
 use cluster::identity::Identity;
 use cluster::join::Token;
 use serde_json::json;
@@ -23,16 +25,32 @@ use crate::{load, load_without_context};
 pub fn run(global: &Global, command: Cluster) -> Result {
     let offline = || load_without_context(global, Vec::new());
     match command {
-        Cluster::Init { data, advertise } => {
+        Cluster::Init { data, advertise, if_needed } => {
             let config = offline()?;
-            init(&config, &directory(&config, data)?, &advertise, global.json)
+            let data = directory(&config, data)?;
+            if if_needed && is_node(&data, global.json)? {
+                return Ok(());
+            }
+            init(&config, &data, &advertise, global.json)
         }
-        Cluster::Join { token, data, advertise } => {
+        Cluster::Join { token, ask, founder, if_needed, data, advertise } => {
+            let config = offline()?;
+            let data = directory(&config, data)?;
+            if if_needed && is_node(&data, global.json)? {
+                return Ok(());
+            }
             let token = match token {
                 Some(token) => token,
+                None if ask => {
+                    let asking = load(global, Vec::new())?;
+                    if founder.as_ref() == Some(&advertise) && !has_listener(&asking)? {
+                        return init(&config, &data, &advertise, global.json);
+                    }
+                    nodes::issue(&asking).map_err(without_leader)?
+                }
                 None => stdin().lock().lines().next().transpose()?.unwrap_or_default(),
             };
-            join(token.trim(), &directory(&offline()?, data)?, &advertise, global.json)
+            join(token.trim(), &data, &advertise, global.json)
         }
         Cluster::Token { data: Some(data), minutes } => token(&data, minutes, global.json),
         Cluster::Demo { seconds } => super::cluster_demo::run(seconds, global.json),
@@ -72,6 +90,39 @@ fn directory(config: &Config, named: Option<PathBuf>) -> Result<PathBuf> {
     named
         .or_else(|| config.data())
         .ok_or_else(|| Failure::new(USAGE, "a node needs a data directory; name one with --data DIR"))
+}
+
+/// Time after which an address without an answer has no listener.
+const LISTENER_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Returns `true` if a program listens at any of the addresses that clients connect to. A node that listens and has no
+/// leader is a reason to wait, not to found a second cluster.
+fn has_listener(config: &Config) -> Result<bool> {
+    let addresses = client::Addresses::parse(config.server_address())?;
+    let listens = |host: &str, port: u16| {
+        // A name that does not resolve is that of a node that has never run.
+        let found = (host, port).to_socket_addrs().into_iter().flatten();
+        found.into_iter().any(|address| TcpStream::connect_timeout(&address, LISTENER_TIME_MAX).is_ok())
+    };
+    Ok(addresses.iter().any(|address| match address {
+        Address::Quic { host, port } | Address::Tcp { host, port } | Address::Tls { host, port } => {
+            listens(host, *port)
+        }
+        Address::Unix { path } => path.exists(),
+        _ => false,
+    }))
+}
+
+/// Returns `true` if a directory is that of a node, and prints of which one.
+fn is_node(data: &Path, is_json: bool) -> Result<bool> {
+    let Some(identity) = Identity::load(data)? else { return Ok(false) };
+    if identity.is_removed()? {
+        return Err(Failure::new(FAILED, thalweg::removed(data, &identity)));
+    }
+    let cluster = format!("{:032x}", identity.cluster());
+    let text = format!("{} is node {} of the cluster {cluster} already", data.display(), identity.node());
+    say(is_json, json!({ "cluster": cluster, "node": identity.node(), "data": data }), &text)?;
+    Ok(true)
 }
 
 fn init(config: &Config, data: &Path, advertise: &str, is_json: bool) -> Result {

@@ -34,6 +34,12 @@ pub fn status(config: &Config, is_json: bool) -> Result {
     Ok(writeln!(out, "{}\n\n{nodes}", head(&status))?)
 }
 
+/// Requests a token for one new node, which is valid for the default time.
+pub fn issue(config: &Config) -> Result<String> {
+    let token = on(config, async |client| client.issue_join_token(client::cluster::TOKEN_MINUTES).await)?;
+    Ok(token.reveal().to_owned())
+}
+
 pub fn token(config: &Config, minutes: u32, is_json: bool) -> Result {
     let token = on(config, async |client| client.issue_join_token(minutes).await)?;
     say(is_json, json!({ "token": token.reveal(), "minutes": minutes }), token.reveal())

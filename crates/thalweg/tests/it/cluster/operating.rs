@@ -1,9 +1,12 @@
 //! The commands with which operators look after a cluster.
 
+use std::net::TcpListener;
+
 use serde_json::{Value, json};
 
 use crate::support::cluster::Cluster;
-use crate::support::command::on;
+use crate::support::command::{on, thalweg};
+use crate::support::ports::free_ports;
 use crate::support::server::{Server, until};
 
 /// Returns the state of the cluster, as the command shows it.
@@ -162,4 +165,46 @@ async fn a_directory_is_founded_once_and_a_broker_alone_is_no_node() {
     let server = Server::start();
     let error = on(&server, ["cluster", "status"]).failed(1);
     assert!(error.contains("this broker is not a node of a cluster; see thalweg cluster init"), "{error}");
+}
+
+/// Containers run the same command at each start, and have no shell to pass a token on.
+#[tokio::test]
+async fn a_node_asks_for_its_token_and_a_repeated_start_changes_nothing() {
+    let mut cluster = Cluster::with(1, &[]).await;
+    let node = cluster.join_by_asking();
+    assert_eq!(node, 2);
+    cluster.restart(node);
+    cluster.until_voters(2).await;
+    for (node, words) in [(1, vec!["init"]), (2, vec!["join", "--ask"])] {
+        let data = cluster.data(node).display().to_string();
+        let again = [&["cluster"], &words[..], &["--if-needed", "--data", &data]].concat();
+        let said = cluster.without_files(node, &again).ok();
+        assert!(said.contains(&format!("is node {node} of the cluster ")) && said.contains(" already"), "{said}");
+        let twice: Vec<&str> = again.into_iter().filter(|word| *word != "--if-needed").collect();
+        assert_ne!(cluster.without_files(node, &twice).code, Some(0), "{twice:?}");
+    }
+    assert_eq!(nodes(&status(&cluster)), [1, 2]);
+}
+
+/// All containers of a set run one command. Only the founder may found, and only while no other node can be asked.
+#[tokio::test]
+async fn the_founder_founds_only_if_no_node_answers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let join = |data: &str, advertise: &str, server: &str| {
+        let data = folder.path().join(data).display().to_string();
+        let words = ["cluster", "join", "--if-needed", "--ask", "--founder", "127.0.0.1:7402", "--data", &data];
+        thalweg([&words[..], &["--advertise", advertise, "--server", server]].concat())
+    };
+    let nobody = free_ports(1);
+    let silent = format!("tcp://127.0.0.1:{nobody}");
+    let message = join("other", "127.0.0.1:7412", &silent).failed(3);
+    assert!(message.contains("the cluster has no leader"), "another node does not found: {message}");
+    let said = join("founder", "127.0.0.1:7402", &silent).ok();
+    assert!(said.contains("is node 1 of the cluster"), "{said}");
+    let busy = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let server = format!("tcp://{}", busy.local_addr().expect("an address"));
+    drop(std::thread::spawn(move || busy.incoming().take(3).for_each(drop)));
+    let done = join("second", "127.0.0.1:7402", &server);
+    assert_ne!(done.code, Some(0), "a node that listens and does not answer is no reason to found: {done:?}");
+    assert!(!folder.path().join("second").exists());
 }

@@ -78,12 +78,23 @@ impl Cluster {
         thalweg(&["cluster", "token", "--data", path(&self.data(node))]).ok().trim().to_owned()
     }
 
+    /// Makes a directory of a new node, which requests its token from a running one. Returns its number.
+    pub fn join_by_asking(&mut self) -> u64 {
+        let server = self.door(self.running()[0], "native").to_string();
+        self.join_with(&["--ask", "--server", &server]).expect("the node joins")
+    }
+
     /// Makes a directory of a new node with a token. Returns its number, or the error of the command.
     pub fn join(&mut self, token: &str) -> Result<u64, String> {
+        self.join_with(&[token])
+    }
+
+    fn join_with(&mut self, words: &[&str]) -> Result<u64, String> {
         let port = free_ports(PORTS);
         let joining = self.folder.path().join("joining");
         let advertise = format!("127.0.0.1:{port}");
-        let done = thalweg(&["--json", "cluster", "join", token, "--data", path(&joining), "--advertise", &advertise]);
+        let node = ["--data", path(&joining), "--advertise", &advertise];
+        let done = thalweg(&[&["--json", "cluster", "join"], words, &node].concat());
         if done.code != Some(0) {
             return Err(done.err);
         }
