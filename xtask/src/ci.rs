@@ -26,6 +26,7 @@ fn steps() -> Vec<Step> {
     vec![
         step("fmt", &["cargo fmt --all --check -- -l"]),
         step("tidy", &["cargo xtask tidy"]),
+        step("package", &["cargo xtask package --check"]),
         step("deny", &[]),
         step("clippy", &["cargo clippy --workspace --all-targets -- -D warnings"]),
         Step {

@@ -12,6 +12,8 @@ mod docs;
 mod fuzz;
 mod kafka_apis;
 mod kafka_messages;
+mod package;
+mod package_check;
 mod permissions;
 mod run;
 mod simulate;
@@ -128,6 +130,11 @@ const COMMANDS: &[Command] = &[
         usage: "sizes",
         about: "Build the programs of the profiles quick and dist, and check their sizes",
         run: sizes::run,
+    },
+    Command {
+        usage: "package [--target T]",
+        about: "Make an archive, an image folder and a .deb (--profile P, --program FILE, --deb; --check: the files)",
+        run: package::run,
     },
     Command {
         usage: "soak storage [--minutes N]",

@@ -4,6 +4,7 @@ mod commands;
 mod contexts;
 mod doctor;
 mod init;
+mod packaging;
 mod terminal;
 mod stream_bench;
 mod cache_bench;
