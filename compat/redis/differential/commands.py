@@ -34,11 +34,19 @@ KEYS = {
     # Sorted sets whose scores are all 0: for other scores, ranges by name have no defined meaning.
     "y": ["y1", "y2"],
     "x": ["x1", "x2"],
+    # Sorted sets of places, and sketches.
+    "p": ["p1", "p2", "p3"],
+    "u": ["u1", "u2", "u3"],
 }
 ANY = [key for family in "shlezx" for key in KEYS[family]] + ["none", "", "a b\r\n\xff"]
 MEMBERS = [f"m{at}" for at in range(12)]
 MEMBERS += ["1", "2", "3", "10", "-7", "1.5", "", "\xff\xfe", LONG, "a", "b", "B", "A b"]
 MANY = [f"many-{at}" for at in range(200)]
+TOWNS = 40
+_places = random.Random(7)
+# Each town has one place, so that no two are equally far from a third.
+SPOTS = [f"{_places.uniform(-180, 180):.7f} {_places.uniform(-85, 85):.7f} town{at}" for at in range(TOWNS // 2)]
+SPOTS += [f"{_places.uniform(10, 16):.7f} {_places.uniform(36, 40):.7f} town{at}" for at in range(TOWNS // 2, TOWNS)]
 POOLS = {
     "v": ["v", "hello", "", "10", "-3", "9223372036854775807", "9223372036854775806", "1.5", "0.1", "abc\0def"]
     + ["\xff\x0f", LONG, "12345", "0", " 1", "foobar", "\x00\x00\x00"],
@@ -65,6 +73,13 @@ POOLS = {
     "idle": ["0", "0", "1000000000", "-1", "abc"],
     "glob": ["*", "?1", "[a-m]*", "s*", "[^s]*", "\\*", "m?", "*1", "", "none", "[", "m[0-5]", "[1-"],
     "db": ["0", "1"] * 4 + ["16", "-1", "abc", "99999999999"],
+    "lon": ["13.361389", "15.087269", "0", "-0.1", "179.99999", "-180", "180", "2.349014", "13.5", "-73.9"] * 3
+    + ["180.1", "-200", "inf", "abc"],
+    "lat": ["38.115556", "37.502669", "0", "0.1", "85.05", "-85.05112878", "85.05112878", "48.864716", "38", "-40.7"] * 3
+    + ["85.06", "-90", "nan", ""],
+    "town": [f"town{at}" for at in range(TOWNS)] + ["edge", "none", ""],
+    "far": ["200", "1", "0", "500.5", "3000", "1e2", "20000", "0.5", "7000"] * 2 + ["-1", "abc", "inf"],
+    "unit": ["m", "km", "km", "km", "ft", "mi", "KM"] * 2 + ["yd", ""],
     "many": [" ".join(MANY[:150])],
     "odd": ODD,
 }
@@ -74,6 +89,10 @@ Z_MANY = "(1 <z>|2 <z> <z>|3 <z> <z> <z>|2 <z> <e>|<n> <z> <z>)"
 Z_HOW = "~([WEIGHTS {<d>}] [AGGREGATE (SUM|MIN|MAX|AVG)] [WITHSCORES])"
 Z_STORE = "~([WEIGHTS <d> <d>] [AGGREGATE (SUM|MIN|MAX)])"
 X_TRIM = "(MAXLEN [=] <n>|MINID [=] <id>|(MAXLEN|MAXLEN|MINID) ~ <n> [LIMIT <n>]|MINID ~ <id>|MAXLEN 5 LIMIT 3|MAXLEN -1)"
+G_SHAPE = "(BYRADIUS <far> <unit>|BYBOX <far> <far> <unit>)"
+G_FROM = "(FROMMEMBER <town>|FROMLONLAT <lon> <lat>)"
+G_ORDER = "[(ASC|DESC)] [COUNT <n> [ANY]]"
+G_WITH = "[WITHDIST] [WITHCOORD] [WITHHASH]"
 STREAMS = "(STREAMS <x> <id>|STREAMS <x> <x> <id> <id>|STREAMS <x> $|STREAMS <x> <x> <id>)"
 BIT_PART = "GET <type> <place>|SET <type> <place> <i>|INCRBY <type> <place> <i>"
 FORMS = {
@@ -164,6 +183,23 @@ FORMS = {
         "ZRANGESTORE <z> <z> (<i> <i>|<score> <score> BYSCORE) ~([REV] [LIMIT <i> <i>])",
         "ZSCAN <z> 0 ~(COUNT 100000 [MATCH <glob>])", "ZRANDMEMBER <z> [<n> [WITHSCORES]]", "BZPOPMIN {<z>} 0.001",
         "BZPOPMAX <z> (0.001|-1|abc)", "BZMPOP 0.001 1 <z> (MIN|MAX) [COUNT <n>]",
+    ],
+    "places": [
+        "GEOADD <p> {<spot>}", "GEOADD <p> {<spot>}", "GEOADD <p> ~([(NX|XX)] [CH]) {<spot>}", "GEOADD <p> <lon> <lat> edge",
+        "GEOADD <p> [CH] <spot> <lon> <lat> edge", "(DEL|UNLINK) <p>", "COPY <p> <p> [REPLACE]",
+        "GEOPOS <p> {<town>}", "GEOHASH <p> {<town>}", "GEODIST <p> <town> <town> [<unit>]",
+        f"GEOSEARCH <p> ~({G_FROM} {G_SHAPE} {G_ORDER} {G_WITH})", f"GEOSEARCH <p> {G_FROM} {G_SHAPE} {G_WITH}",
+        f"GEOSEARCH <p> {G_FROM} {G_SHAPE}", f"GEOSEARCHSTORE <p> <p> {G_FROM} {G_SHAPE} ~({G_ORDER} [STOREDIST] [WITHDIST])",
+        f"GEORADIUS <p> <lon> <lat> <far> <unit> ~({G_ORDER} {G_WITH})",
+        f"GEORADIUS <p> <lon> <lat> <far> <unit> ~({G_ORDER} [(STORE|STOREDIST) <p>])",
+        f"GEORADIUS_RO <p> <lon> <lat> <far> <unit> ~({G_ORDER} {G_WITH} [STORE <p>])",
+        f"GEORADIUSBYMEMBER <p> <town> <far> <unit> ~({G_ORDER} {G_WITH} [STORE <p>])",
+        f"GEORADIUSBYMEMBER_RO <p> <town> <far> <unit> ~({G_ORDER} {G_WITH})", "ZRANGE <p> 0 -1 WITHSCORES", "ZREM <p> <town>",
+    ],
+    "sketches": [
+        "PFADD <u> {<m>}", "PFADD <u> {<f>}", "PFADD <u> <many>", "PFADD <u> <many>", "PFADD <u>", "PFCOUNT {<u>}",
+        "PFCOUNT <u>", "PFMERGE <u> {<u>}", "PFMERGE <u>", "STRLEN <u>", "APPEND <u> <m>", "SET <u> <v>", "DEL <u>",
+        "GETRANGE <u> 0 7", "GETRANGE <u> 16 -1", "COPY <u> <u> [REPLACE]",
     ],
     # Commands on keys that are streams.
     "keys of streams": [
@@ -309,10 +345,15 @@ class Commands:
             out.append(pick.choice(ANY))
         elif name in KEYS:
             is_other = pick.random() < OTHER_FAMILY_CHANCE
-            others = [key for key in ANY if name != "y" or not key.startswith("z")]
+            # Other sorted sets have members at the same place.
+            others = [key for key in ANY if name not in ("y", "p") or not key.startswith("z")]
+            # The order of a set is not defined, and is expected to be of the keys of other types.
+            others = [key for key in others if name != "e" or not key.startswith(("l", "z"))]
             out.append(pick.choice(others if is_other else KEYS[name]))
         elif name in ("new", "id", "from") and pick.random() < NEAR_CHANCE:
             out.append(self.near(name == "new"))
+        elif name == "spot":
+            out.extend(pick.choice(SPOTS).split())
         elif name == "many":
             out.extend(MANY[: 2 * pick.randrange(1, 100)])
         else:

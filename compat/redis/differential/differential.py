@@ -102,6 +102,9 @@ def meaning(command, reply):
     name = command[0].upper()
     if kind in "-+!" or value is None:
         return reply
+    if kind == "$" and value.startswith(b"HYLL"):
+        # Redis stores the estimate when it is read.
+        return kind, value[:8] + value[16:]
     if name in UNORDERED and kind in "*~":
         return kind, sorted(value, key=order)
     if name == b"HGETALL":
@@ -385,7 +388,8 @@ BLOCKING = [
         ],
     ),
 ]
-CHANNELS = [b"c1", b"c2", b"news.a", b""]
+# None is a key, as a stream is also a topic, to which a channel of its name publishes.
+CHANNELS = [b"c1", b"c2", b"news.a", b"other"]
 PATTERNS = [b"c?", b"*", b"news.*", b"[c]1"]
 
 

@@ -396,7 +396,7 @@ impl Asked<'_> {
         }
         let shows = self.command.shows();
         for (at, key) in keys.iter().enumerate() {
-            let is_written = at == 0 || !self.command.reads_others();
+            let is_written = self.command.writes_key(at);
             let is_shown = match shows {
                 Shows::Nothing => false,
                 Shows::Always => true,

@@ -10,25 +10,26 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
     ),
     (
         "read",
-        "bitcount bitfield_ro bitpos dbsize exists expiretime get getbit getrange hexists hget hgetall hkeys \
-         hlen hmget hrandfield hscan hstrlen hvals keys lcs lindex llen lpos lrange memory|usage mget \
-         object|encoding object|freq object|idletime object|refcount pexpiretime pttl randomkey scan scard \
-         sdiff sinter sintercard sismember smembers smismember sort_ro srandmember sscan strlen substr sunion \
-         touch ttl type xinfo|consumers xinfo|groups xinfo|stream xlen xpending xrange xread xrevrange zcard \
-         zcount zdiff zinter zintercard zlexcount zmscore zrandmember zrange zrangebylex zrangebyscore zrank \
-         zrevrange zrevrangebylex zrevrangebyscore zrevrank zscan zscore zunion",
+        "bitcount bitfield_ro bitpos dbsize exists expiretime geodist geohash geopos georadius_ro \
+         georadiusbymember_ro geosearch get getbit getrange hexists hget hgetall hkeys hlen hmget hrandfield \
+         hscan hstrlen hvals keys lcs lindex llen lpos lrange memory|usage mget object|encoding object|freq \
+         object|idletime object|refcount pexpiretime pfcount pttl randomkey scan scard sdiff sinter sintercard \
+         sismember smembers smismember sort_ro srandmember sscan strlen substr sunion touch ttl type \
+         xinfo|consumers xinfo|groups xinfo|stream xlen xpending xrange xread xrevrange zcard zcount zdiff \
+         zinter zintercard zlexcount zmscore zrandmember zrange zrangebylex zrangebyscore zrank zrevrange \
+         zrevrangebylex zrevrangebyscore zrevrank zscan zscore zunion",
     ),
     (
         "write",
         "append bitfield bitop blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin copy decr decrby \
          del expire expireat flushall flushdb function|delete function|flush function|load function|restore \
-         getdel getex getset hdel hincrby hincrbyfloat hmset hset hsetnx incr incrby incrbyfloat linsert \
-         lmove lmpop lpop lpush lpushx lrem lset ltrim move mset msetnx persist pexpire pexpireat psetex \
-         rename renamenx rpop rpoplpush rpush rpushx sadd sdiffstore set setbit setex setnx setrange \
-         sinterstore smove sort spop srem sunionstore swapdb unlink xack xadd xautoclaim xclaim xdel \
-         xgroup|create xgroup|createconsumer xgroup|delconsumer xgroup|destroy xgroup|setid xreadgroup xsetid \
-         xtrim zadd zdiffstore zincrby zinterstore zmpop zpopmax zpopmin zrangestore zrem zremrangebylex \
-         zremrangebyrank zremrangebyscore zunionstore",
+         geoadd georadius georadiusbymember geosearchstore getdel getex getset hdel hincrby hincrbyfloat hmset \
+         hset hsetnx incr incrby incrbyfloat linsert lmove lmpop lpop lpush lpushx lrem lset ltrim move mset \
+         msetnx persist pexpire pexpireat pfadd pfmerge psetex rename renamenx rpop rpoplpush rpush rpushx sadd \
+         sdiffstore set setbit setex setnx setrange sinterstore smove sort spop srem sunionstore swapdb unlink \
+         xack xadd xautoclaim xclaim xdel xgroup|create xgroup|createconsumer xgroup|delconsumer xgroup|destroy \
+         xgroup|setid xreadgroup xsetid xtrim zadd zdiffstore zincrby zinterstore zmpop zpopmax zpopmin \
+         zrangestore zrem zremrangebylex zremrangebyrank zremrangebyscore zunionstore",
     ),
     (
         "set",
@@ -58,8 +59,12 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          psetex set setex setnx setrange strlen substr",
     ),
     ("bitmap", "bitcount bitfield bitfield_ro bitop bitpos getbit setbit"),
-    ("hyperloglog", ""),
-    ("geo", ""),
+    ("hyperloglog", "pfadd pfcount pfmerge"),
+    (
+        "geo",
+        "geoadd geodist geohash geopos georadius georadius_ro georadiusbymember georadiusbymember_ro geosearch \
+         geosearchstore",
+    ),
     (
         "stream",
         "xack xadd xautoclaim xclaim xdel xgroup|create xgroup|createconsumer xgroup|delconsumer \
@@ -85,10 +90,10 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
         "append asking auth bitfield_ro bzpopmax bzpopmin dbsize decr decrby discard echo exists expire \
          expireat expiretime get getbit getdel getex getset hdel hello hexists hget hincrby hincrbyfloat hlen \
          hmget hmset hset hsetnx hstrlen incr incrby incrbyfloat lastsave llen lpop lpush lpushx mget move \
-         multi persist pexpire pexpireat pexpiretime ping pttl publish quit readonly readwrite renamenx reset \
-         role rpop rpush rpushx sadd scard select setnx sismember smismember smove spop spublish srem strlen \
-         swapdb time touch ttl type unlink unwatch watch xack xadd xautoclaim xclaim xdel xlen xsetid zadd \
-         zcard zcount zincrby zlexcount zmscore zpopmax zpopmin zrank zrem zrevrank zscore",
+         multi persist pexpire pexpireat pexpiretime pfadd ping pttl publish quit readonly readwrite renamenx \
+         reset role rpop rpush rpushx sadd scard select setnx sismember smismember smove spop spublish srem \
+         strlen swapdb time touch ttl type unlink unwatch watch xack xadd xautoclaim xclaim xdel xlen xsetid \
+         zadd zcard zcount zincrby zlexcount zmscore zpopmax zpopmin zrank zrem zrevrank zscore",
     ),
     (
         "slow",
@@ -98,25 +103,26 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          client|list client|no-evict client|pause client|reply client|setname client|tracking \
          client|trackinginfo client|unblock client|unpause cluster cluster|countkeysinslot \
          cluster|getkeysinslot cluster|help cluster|info cluster|keyslot cluster|links cluster|meet \
-         cluster|myid cluster|nodes cluster|replicas cluster|reset cluster|shards cluster|slaves \
-         cluster|slots command command|count command|docs command|getkeys command|info command|list config \
-         config|get config|resetstat config|rewrite config|set copy debug del exec flushall flushdb function \
+         cluster|myid cluster|nodes cluster|replicas cluster|reset cluster|shards cluster|slaves cluster|slots \
+         command command|count command|docs command|getkeys command|info command|list config config|get \
+         config|resetstat config|rewrite config|set copy debug del exec flushall flushdb function \
          function|delete function|dump function|flush function|kill function|list function|load \
-         function|restore function|stats getrange hgetall hkeys hrandfield hscan hvals info keys latency \
-         latency|doctor latency|graph latency|histogram latency|history latency|latest latency|reset lcs \
-         lindex linsert lmove lmpop lpos lrange lrem lset ltrim memory memory|doctor memory|malloc-stats \
-         memory|purge memory|stats memory|usage module module|list module|load module|loadex module|unload \
-         mset msetnx object object|encoding object|freq object|help object|idletime object|refcount psetex \
-         psubscribe pubsub pubsub|channels pubsub|numpat pubsub|numsub pubsub|shardchannels \
+         function|restore function|stats geoadd geodist geohash geopos georadius georadius_ro georadiusbymember \
+         georadiusbymember_ro geosearch geosearchstore getrange hgetall hkeys hrandfield hscan hvals info keys \
+         latency latency|doctor latency|graph latency|histogram latency|history latency|latest latency|reset \
+         lcs lindex linsert lmove lmpop lpos lrange lrem lset ltrim memory memory|doctor memory|malloc-stats \
+         memory|purge memory|stats memory|usage module module|list module|load module|loadex module|unload mset \
+         msetnx object object|encoding object|freq object|help object|idletime object|refcount pfcount pfmerge \
+         psetex psubscribe pubsub pubsub|channels pubsub|numpat pubsub|numsub pubsub|shardchannels \
          pubsub|shardnumsub punsubscribe randomkey rename rpoplpush scan script script|debug script|exists \
          script|flush script|kill script|load sdiff sdiffstore set setbit setex setrange sinter sintercard \
          sinterstore slowlog slowlog|get slowlog|len slowlog|reset smembers sort sort_ro srandmember sscan \
          ssubscribe subscribe substr sunion sunionstore sunsubscribe unsubscribe wait xgroup xgroup|create \
-         xgroup|createconsumer xgroup|delconsumer xgroup|destroy xgroup|help xgroup|setid xinfo \
-         xinfo|consumers xinfo|groups xinfo|help xinfo|stream xpending xrange xread xreadgroup xrevrange \
-         xtrim zdiff zdiffstore zinter zintercard zinterstore zmpop zrandmember zrange zrangebylex \
-         zrangebyscore zrangestore zremrangebylex zremrangebyrank zremrangebyscore zrevrange zrevrangebylex \
-         zrevrangebyscore zscan zunion zunionstore",
+         xgroup|createconsumer xgroup|delconsumer xgroup|destroy xgroup|help xgroup|setid xinfo xinfo|consumers \
+         xinfo|groups xinfo|help xinfo|stream xpending xrange xread xreadgroup xrevrange xtrim zdiff zdiffstore \
+         zinter zintercard zinterstore zmpop zrandmember zrange zrangebylex zrangebyscore zrangestore \
+         zremrangebylex zremrangebyrank zremrangebyscore zrevrange zrevrangebylex zrevrangebyscore zscan zunion \
+         zunionstore",
     ),
     ("blocking", "blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin xread xreadgroup"),
     (

@@ -27,6 +27,8 @@ pub(super) enum Keys {
     },
     /// First half of the arguments after the word STREAMS.
     Streams,
+    /// The first argument, which is read, and the one after the last STORE or STOREDIST, which is written.
+    FirstAndStored,
     /// Any or all keys of the database.
     All,
 }
@@ -270,6 +272,17 @@ impl Command {
                 let after = args[from..].iter().position(|arg| arg.eq_ignore_ascii_case(b"STREAMS"));
                 let names = after.map_or(&[][..], |at| &args[from + at + 1..]);
                 names[..names.len() / 2].iter().copied().collect()
+            }
+            Keys::FirstAndStored => {
+                let mut stored = None;
+                // Options follow at least a place or a member, a radius and a unit.
+                let mut words = args.iter().skip(5);
+                while let Some(word) = words.next() {
+                    if word.eq_ignore_ascii_case(b"STORE") || word.eq_ignore_ascii_case(b"STOREDIST") {
+                        stored = words.next().or(stored);
+                    }
+                }
+                [args[1]].into_iter().chain(stored.copied()).collect()
             }
         };
         Named::These(keys)

@@ -21,12 +21,11 @@ use super::access::{Reach, Recheck};
 use super::channels::{Channels, Subscribed};
 use super::clients::{About, Asking, Client, Clients, NO_COMMAND};
 use super::codec::{Answer, Paused, RedisProtocol, Request};
-use super::commands::combine::Combination;
+use super::commands;
 use super::commands::session::source_of;
 use super::commands::streams::others::Guests;
 use super::commands::transactions::{Transaction, Watched};
-use super::commands::work::{Pace, Sliced, Slices};
-use super::commands::{self, scan};
+use super::commands::work::{Sliced, Slices};
 use super::errors::{Done, Fail, LOGGED_OUT};
 use super::names::cache_name;
 use super::pause::Pause;
@@ -112,7 +111,7 @@ pub(super) struct Session {
     /// Size of the current request in bytes.
     request_bytes: usize,
     /// Ends a command that runs in slices.
-    ending: Option<Rc<Notify>>,
+    pub(super) ending: Option<Rc<Notify>>,
     /// `true` after the client has killed its own connection: pending replies are sent, and nothing more is read.
     pub(super) is_over: bool,
     /// Refusal of the connection, because too many began at its address or are open.
@@ -516,74 +515,6 @@ impl Door {
     }
 }
 
-impl Door {
-    /// Runs a command in slices, between which other commands run. It ends with its connection.
-    fn slice(&self, session: &mut Session, sliced: Sliced, commit: Commit) -> Reply<Answer, Later> {
-        let cache = session.databases[session.database].clone().expect("invariant: its keys were looked at");
-        let slices = self.slices.clone();
-        let mut writer = session.writer();
-        let mut failed = session.writer();
-        writer.bytes_max = session.room();
-        let ending = Rc::new(Notify::new());
-        let mut ended = session.writer();
-        session.ending = Some(ending.clone());
-        let work = async move {
-            let done = match sliced {
-                Sliced::Combine(combination) => {
-                    let _turn = slices.turn(combination.units()).await;
-                    combine_in_slices(&cache, &combination, &mut writer).await
-                }
-                Sliced::Keys(pattern) => {
-                    let _turn = slices.turn(cache.lock_all().len()).await;
-                    Ok(scan::keys_in_slices(&cache, &pattern, &mut writer).await)
-                }
-            };
-            match done.and_then(|more| writer.check().map(|()| commit.and(more))) {
-                Ok(commit) => when_durable(Answer::Written(writer.bytes), commit, failed).await,
-                Err(fail) => {
-                    failed.error(&fail);
-                    Answer::Written(failed.bytes)
-                }
-            }
-        };
-        let until_ended = async move {
-            tokio::select! {
-                answer = work => answer,
-                () = ending.notified() => {
-                    ended.error(&Fail::new("TRYAGAIN the server is shutting down: connect again"));
-                    Answer::Written(ended.bytes)
-                }
-            }
-        };
-        Reply::Blocked(once(until_ended.boxed_local()))
-    }
-}
-
-/// Combines sets as they were when the command arrived, and stores the result if a key is given for it.
-async fn combine_in_slices(cache: &Cache, combination: &Combination, out: &mut Writer) -> Done<Commit> {
-    let mut pace = Pace::sliced();
-    let result = combination.result(&mut pace).await?;
-    let mut commit = Commit::done();
-    if let Some(key) = combination.kept() {
-        let keep = || {
-            let mut locked = cache.lock_one(key);
-            let mut unused = Writer::new(false);
-            let kept = keys::store(&mut Step::new(&mut locked, &mut unused), key, result.clone());
-            (kept, locked.finish())
-        };
-        let (mut kept, mut finished) = keep();
-        if kept.as_ref().is_err_and(|fail| fail.is_full) {
-            cache.shed(result.bytes() + SPARE_BYTES as u64);
-            (kept, finished) = keep();
-        }
-        kept?;
-        cache.serve(finished.grown);
-        commit = finished.commit;
-    }
-    combination.write(&result, out, &mut pace).await;
-    Ok(commit)
-}
-
 /// Returns `true` if a connection may run the command in RESP2 while it is subscribed. Other replies could not be told
 /// from messages.
 fn may_listen_beside(name: &str) -> bool {
@@ -781,7 +712,7 @@ impl Drop for Session {
 }
 
 /// Returns the reply once its data is durable, or an error if the commit failed.
-async fn when_durable(answer: Answer, commit: Commit, mut failed: Writer) -> Answer {
+pub(super) async fn when_durable(answer: Answer, commit: Commit, mut failed: Writer) -> Answer {
     match commit.wait().await {
         Ok(()) => answer,
         Err(error) => {

@@ -19,6 +19,7 @@ mod refusals;
 mod room;
 mod rules;
 mod shard_channels;
+mod slices;
 mod stats;
 mod wait;
 mod writer;

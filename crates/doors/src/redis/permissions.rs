@@ -10,8 +10,18 @@ use super::connection::BEFORE_LOGIN;
 use crate::permissions::{Call, Need, Table};
 
 /// Commands that read all their keys and write only the first.
-const READING_OTHERS: [&str; 8] =
-    ["BITOP", "SDIFFSTORE", "SINTERSTORE", "SUNIONSTORE", "ZDIFFSTORE", "ZINTERSTORE", "ZRANGESTORE", "ZUNIONSTORE"];
+const READING_OTHERS: [&str; 10] = [
+    "BITOP",
+    "GEOSEARCHSTORE",
+    "PFMERGE",
+    "SDIFFSTORE",
+    "SINTERSTORE",
+    "SUNIONSTORE",
+    "ZDIFFSTORE",
+    "ZINTERSTORE",
+    "ZRANGESTORE",
+    "ZUNIONSTORE",
+];
 
 /// Commands that return a part of what they change, besides those that return what they remove.
 const SHOWING: [&str; 10] =
@@ -35,8 +45,16 @@ impl Command {
     }
 
     /// Returns `true` if the command writes only its first key and reads the others.
-    pub(super) fn reads_others(&self) -> bool {
+    fn reads_others(&self) -> bool {
         READING_OTHERS.contains(&self.name)
+    }
+
+    /// Returns `true` if a command that writes also writes its key number `at`, counted from 0. It reads the others.
+    pub(super) fn writes_key(&self, at: usize) -> bool {
+        match self.keys {
+            Keys::FirstAndStored => at > 0,
+            _ => at == 0 || !self.reads_others(),
+        }
     }
 
     /// Returns what the reply shows of the values that the command writes.
@@ -78,6 +96,10 @@ impl Command {
         let key = |operation, of| Need::new(operation, ResourceKind::Cache, of);
         if !self.is_write {
             return vec![key(Operation::Read, EACH_KEY)];
+        }
+        if self.keys == Keys::FirstAndStored {
+            let stored = key(Operation::Write, "the destination").when("with `STORE` or `STOREDIST`");
+            return vec![key(Operation::Read, "the key"), stored];
         }
         if self.reads_others() {
             return vec![key(Operation::Write, "the destination"), key(Operation::Read, "each other key")];

@@ -95,9 +95,10 @@ fn rules_that_need_another_distinction_are_refused() {
         ("+@all", "-config|set", "'config|set' cannot be refused by itself"),
         ("+@all", "+@stream", "about streams, which are topics of all doors"),
         ("+@all", "+xadd", "'xadd' is about streams"),
+        ("+@all", "-@geo", "cannot be refused by itself"),
         ("+@all", "-ping", "'ping' is about its connection"),
         ("", "-@connection", "about its connection"),
-        ("", "+@geo", "has no such commands"),
+        ("", "+@geo", "cannot be allowed by itself"),
         ("", "(~a +@read)", "Selectors are not supported"),
     ] {
         let why = refused(before, rule);
@@ -114,7 +115,6 @@ fn rules_that_need_another_distinction_are_refused() {
         ("+@all", "-flushall"),
         ("+@read", "-@admin"),
         ("+@read", "-set"),
-        ("+@all", "-@geo"),
         ("", "clearselectors"),
     ] {
         let mut after = rules(before);

@@ -116,6 +116,13 @@ impl Writer {
         if self.is_resp3 { self.line(b',', text.as_bytes()) } else { self.bulk(text.as_bytes()) }
     }
 
+    /// Writes a number with at most 17 digits after the point, and without an exponent.
+    pub(super) fn decimal(&mut self, number: f64) {
+        let text = format!("{number:.17}");
+        let text = trimmed(&text);
+        if self.is_resp3 { self.line(b',', text.as_bytes()) } else { self.bulk(text.as_bytes()) }
+    }
+
     /// Writes a text for people.
     pub(super) fn verbatim(&mut self, text: &str) {
         if !self.is_resp3 {

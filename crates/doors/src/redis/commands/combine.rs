@@ -346,7 +346,7 @@ impl Combination {
 }
 
 /// Reserves memory for a member. Fails if the result becomes larger than a reply may be.
-fn take_room(room: &mut usize, member: &[u8]) -> Done {
+pub(super) fn take_room(room: &mut usize, member: &[u8]) -> Done {
     let left = room.checked_sub(member.len() + MEMBER_BYTES);
     *room = left.ok_or_else(|| {
         Fail::new(format!("ERR the result has more than {ANSWER_BYTES_MAX} bytes: combine fewer keys at a time"))

@@ -5,8 +5,10 @@ pub(super) mod args;
 mod bits;
 pub(super) mod combine;
 pub(super) mod config;
+pub(super) mod geo;
 mod hashes;
 pub(super) mod help;
+mod hyperloglog;
 mod info;
 pub(super) mod keys;
 mod lists;
@@ -33,7 +35,7 @@ use super::command::{Command, SHOWN_BYTES_MAX, shown};
 use super::errors::Fail;
 
 /// Commands, in the groups of Redis. [`MORE`] has the others.
-const TABLES: [(&str, &[Command]); 13] = [
+const TABLES: [(&str, &[Command]); 15] = [
     ("string", strings::COMMANDS),
     ("bitmap", bits::COMMANDS),
     ("generic", keys::COMMANDS),
@@ -43,6 +45,8 @@ const TABLES: [(&str, &[Command]); 13] = [
     ("list", lists::COMMANDS),
     ("set", sets::COMMANDS),
     ("sorted-set", sorted::COMMANDS),
+    ("geo", geo::COMMANDS),
+    ("hyperloglog", hyperloglog::COMMANDS),
     ("stream", streams::COMMANDS),
     ("transactions", transactions::COMMANDS),
     ("pubsub", pubsub::COMMANDS),
@@ -74,8 +78,7 @@ static BY_NAME: LazyLock<HashMap<u128, Command, foldhash::fast::FixedState>> = L
     let numbered = |command: Command| {
         let number = next;
         next += 1 + command.parts.len() as u16;
-        let name = number_of(command.name.as_bytes()).expect("invariant: no name is longer");
-        (name, Command { number, ..command })
+        (number_of(command.name.as_bytes()), Command { number, ..command })
     };
     grouped.map(numbered).collect()
 });
@@ -101,17 +104,24 @@ pub(super) fn name_of(number: usize) -> &'static str {
     NAMES.get(number).map_or("", String::as_str)
 }
 
-/// Returns a name in upper case as a number; `None` if the name is longer than any command.
-fn number_of(name: &[u8]) -> Option<u128> {
-    let mut upper = [0; size_of::<u128>()];
-    upper.get_mut(..name.len())?.copy_from_slice(name);
+/// Number of bytes of a name that its number holds.
+const NUMBERED_BYTES: usize = size_of::<u128>();
+
+/// Returns a name in upper case as a number. That of a longer name has its first bytes and its length.
+fn number_of(name: &[u8]) -> u128 {
+    let (first, more) = name.split_at(name.len().min(NUMBERED_BYTES));
+    let mut upper = [0; NUMBERED_BYTES];
+    upper[..first.len()].copy_from_slice(first);
     upper.make_ascii_uppercase();
-    Some(u128::from_le_bytes(upper))
+    u128::from_le_bytes(upper) ^ more.len() as u128
 }
 
 /// Returns the command with this name, in upper or lower case.
 pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
-    BY_NAME.get(&number_of(name)?).filter(|command| command.name.len() == name.len())
+    BY_NAME.get(&number_of(name)).filter(|command| {
+        command.name.len() == name.len()
+            && (name.len() <= NUMBERED_BYTES || command.name.as_bytes().eq_ignore_ascii_case(name))
+    })
 }
 
 /// Returns all commands, sorted by name.
@@ -181,5 +191,9 @@ mod tests {
         assert_eq!(keys("ping"), Vec::<String>::new());
         assert_eq!(keys("keys *"), ["all"]);
         assert_eq!(keys("xreadgroup group streams c streams a >"), ["a"]);
+        // `georadiusGetKeys` in Redis's `db.c`: the last key counts.
+        assert_eq!(keys("georadius a 1 1 1 km asc"), ["a"]);
+        assert_eq!(keys("georadius a 1 1 1 km store b storedist c"), ["a", "c"]);
+        assert_eq!(keys("georadiusbymember a store 1 km store"), ["a"]);
     }
 }

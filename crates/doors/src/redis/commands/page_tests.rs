@@ -44,8 +44,6 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("connection", "SWAPDB", "refused: the numbers of databases are fixed"),
     ("connection", "CLIENT TRACKING ON", "the near cache of the native client"),
     ("scripting", "EVAL, EVALSHA, SCRIPT LOAD, FCALL, FUNCTION LOAD", "MULTI with WATCH"),
-    ("geo", "GEO*", "no replacement"),
-    ("hyperloglog", "PF*", "no replacement"),
     (
         "server",
         "CONFIG SET of parameters that the broker controls (maxmemory, save, requirepass, ..), CONFIG REWRITE",

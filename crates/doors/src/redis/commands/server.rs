@@ -220,10 +220,10 @@ fn found(names: &[&[u8]]) -> Vec<Option<&'static Command>> {
 fn write_command(writer: &mut Writer, command: &Command) {
     let (first, last, step) = match command.keys {
         Keys::Range(first, last, step) => (i64::from(first), i64::from(last), i64::from(step)),
-        Keys::Counted { is_first_too: true, .. } => (1, 1, 1),
+        Keys::Counted { is_first_too: true, .. } | Keys::FirstAndStored => (1, 1, 1),
         Keys::None | Keys::Counted { .. } | Keys::Streams | Keys::All => (0, 0, 0),
     };
-    let movable = matches!(command.keys, Keys::Counted { .. } | Keys::Streams);
+    let movable = matches!(command.keys, Keys::Counted { .. } | Keys::Streams | Keys::FirstAndStored);
     let mut flags = match command.does {
         Does::Data(_) | Does::Stream(_) if command.is_write => vec!["write", "denyoom"],
         Does::Data(_) | Does::Stream(_) => vec!["readonly"],

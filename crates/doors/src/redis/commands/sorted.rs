@@ -90,12 +90,12 @@ pub(super) const COMMANDS: &[Command] = &[
 
 /// Options of ZADD: which members it changes, and its reply.
 #[derive(Clone, Copy, Default)]
-struct AddOptions {
-    is_new_only: bool,
-    is_existing_only: bool,
+pub(super) struct AddOptions {
+    pub(super) is_new_only: bool,
+    pub(super) is_existing_only: bool,
     is_greater_only: bool,
     is_less_only: bool,
-    counts_changed: bool,
+    pub(super) counts_changed: bool,
     is_increment: bool,
 }
 
@@ -133,9 +133,9 @@ fn add_options(args: &[&[u8]]) -> Done<(AddOptions, usize)> {
 }
 
 #[derive(Default)]
-struct Added {
-    new: usize,
-    changed: usize,
+pub(super) struct Added {
+    pub(super) new: usize,
+    pub(super) changed: usize,
     /// Score of the last member, unless that was left unchanged.
     score: Option<Score>,
     is_nan: bool,
@@ -189,7 +189,7 @@ fn zadd(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-fn add(step: &mut Step<'_, '_>, key: &[u8], options: AddOptions, pairs: &[(f64, &[u8])]) -> Done<Added> {
+pub(super) fn add(step: &mut Step<'_, '_>, key: &[u8], options: AddOptions, pairs: &[(f64, &[u8])]) -> Done<Added> {
     let bytes = pairs.iter().map(|(_, member)| member.len()).sum();
     let added = change::<Sorted, _>(step.db, key, (pairs.len(), bytes), |sorted| {
         let mut added = Added::default();

@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::combine::Combination;
+use super::geo::Search;
 use crate::redis::command::Step;
 use crate::redis::errors::{Done, Fail};
 use crate::redis::writer::Writer;
@@ -32,6 +33,7 @@ const SHORT_MAX: u64 = 1 << 17;
 /// Work that a step has left for slices, which run without its locks.
 pub(in crate::redis) enum Sliced {
     Combine(Combination),
+    Search(Search),
     /// `KEYS`, with its pattern.
     Keys(Box<[u8]>),
 }
