@@ -120,9 +120,9 @@ FORMS = {
         "PERSIST <k>",
     ],
     "keys": [
-        "DEL {<k>}", "UNLINK <k>", "EXISTS {<k>}", "TOUCH {<k>}", "TYPE <k>", "KEYS <glob>", "RENAME <k> <k>",
-        "RENAMENX <k> <k>", "COPY <k> <k> ~([DB <db>] [REPLACE])", "MOVE <k> <db>", "DBSIZE", "RANDOMKEY",
-        "OBJECT ENCODING <k>",
+        "DEL {<k>}", "UNLINK <k>", "EXISTS {<k>}", "TOUCH {<k>}", "TYPE <k>", "KEYS <glob>", "RENAME (<k> <w>|<q> <q>)",
+        "RENAMENX (<k> <w>|<q> <q>)", "COPY (<k> <w>|<q> <q>) ~([DB <db>] [REPLACE])", "MOVE <k> <db>", "DBSIZE", "RANDOMKEY",
+        "OBJECT ENCODING <k>", "RESTORE <s> <ms> <v> ~([REPLACE] [ABSTTL] [IDLETIME <n>] [FREQ <n>])",
         "SCAN 0 ~(COUNT 100000 [MATCH <glob>] [TYPE (string|list|zset|hash|set|stream|none)])", "SCAN (abc|1.5)",
         "ECHO <v>", "PING [<v>]", "SELECT <db>",
         "SORT (<l>|<e>|<z>) ~([LIMIT <i> <i>] [(ASC|DESC)] [ALPHA] [STORE <l>])",
@@ -198,13 +198,13 @@ FORMS = {
     ],
     "sketches": [
         "PFADD <u> {<m>}", "PFADD <u> {<f>}", "PFADD <u> <many>", "PFADD <u> <many>", "PFADD <u>", "PFCOUNT {<u>}",
-        "PFCOUNT <u>", "PFMERGE <u> {<u>}", "PFMERGE <u>", "STRLEN <u>", "APPEND <u> <m>", "SET <u> <v>", "DEL <u>",
-        "GETRANGE <u> 0 7", "GETRANGE <u> 16 -1", "COPY <u> <u> [REPLACE]",
+        "PFCOUNT <u>", "PFMERGE <u> {<u>}", "PFMERGE <u>", "STRLEN <u>", "SET <u> <v>", "DEL <u>",
+        "GETRANGE <u> 0 7", "GETRANGE <u> 16 -1", "COPY u1 (u2|u3) [REPLACE]",
     ],
     # Commands on keys that are streams.
     "keys of streams": [
-        "DEL {<x>}", "EXISTS {<x>}", "TOUCH {<x>}", "TYPE <x>", "RENAME <x> <x>", "RENAME (<x> <k>|<k> <x>)",
-        "RENAMENX <x> <x>", "COPY <x> <x> ~([DB <db>] [REPLACE])", "COPY (<x> <k>|<k> <x>) [REPLACE]", "MOVE <x> <db>",
+        "DEL {<x>}", "EXISTS {<x>}", "TOUCH {<x>}", "TYPE <x>", "RENAME <x> <x>", "RENAME (<x> <w>|<k> <x>)",
+        "RENAMENX <x> <x>", "COPY <x> <x> ~([DB <db>] [REPLACE])", "COPY (<x> <w>|<k> <x>) [REPLACE]", "MOVE <x> <db>",
         "OBJECT ENCODING <x>", "SET <x> <v>", "SETNX <x> <v>", "GETSET <x> <v>", "MSET {<x> <v>}", "LPUSH <x> <m>",
         "HSET <x> <f> <v>", "SADD <x> <m>", "ZADD <x> 1 <m>", "GETDEL <x>", "APPEND <x> <v>", "INCR <x>", "SORT <x>",
         "EXPIRE <x> <s_>", "PEXPIREAT <x> <atms>", "PERSIST <x>", "TTL <x>", "EXPIRETIME <x>", "SUNIONSTORE <x> <e>",
@@ -343,11 +343,13 @@ class Commands:
         pick = self.random
         if name == "k":
             out.append(pick.choice(ANY))
+        elif name in "qw":
+            # The order of a set is not defined, so that no set may become the value of a key in an order.
+            out.append(pick.choice([key for key in ANY if key.startswith(("l", "z")) == (name == "q")]))
         elif name in KEYS:
             is_other = pick.random() < OTHER_FAMILY_CHANCE
             # Other sorted sets have members at the same place.
             others = [key for key in ANY if name not in ("y", "p") or not key.startswith("z")]
-            # The order of a set is not defined, and is expected to be of the keys of other types.
             others = [key for key in others if name != "e" or not key.startswith(("l", "z"))]
             out.append(pick.choice(others if is_other else KEYS[name]))
         elif name in ("new", "id", "from") and pick.random() < NEAR_CHANCE:

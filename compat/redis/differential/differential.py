@@ -340,6 +340,21 @@ class Run:
             a, b = (dump.get((db, key), NULL) for dump in dumps)
             if self.judge.differ(a, b):
                 return Difference(f"key {quoted(key)} of database {db}", (a, b))
+        return self.moved(sorted(key for db, key in dumps[0] if db == 0))
+
+    def moved(self, keys):
+        """Moves each value to the other server with DUMP and RESTORE, and compares it there. Streams have no payload."""
+        for here, there in (self.sides, self.sides[::-1]):
+            types = here.control.pipeline([(b"TYPE", key) for key in keys])
+            for key, (_, type) in zip(keys, types):
+                if type in (b"none", b"stream"):
+                    continue
+                payload = here.control.do(b"DUMP", key)
+                restored = there.control.do(b"RESTORE", b"moved", b"0", payload[1], b"REPLACE")
+                before, after = ("*", here.value(key, type)), ("*", there.value(b"moved", type))
+                if restored != ("+", b"OK") or self.judge.differ(before, after):
+                    what = f"key {quoted(key)} moved from {here.address}: {shown(payload)} {shown(restored)}"
+                    return Difference(what, (before, after))
         return None
 
     def close(self):

@@ -318,10 +318,15 @@ impl LockedStream {
         Ok(count)
     }
 
+    /// Returns the id of the newest entry in the log. It may have been deleted.
+    pub fn newest(&self) -> EntryId {
+        self.index().newest()
+    }
+
     /// Sets the id above which all later entries will be; fails with [`ErrorKind::OutOfRange`] if an entry has a larger
     /// one. If given, also sets the number of entries ever added, and the largest id of the deleted entries.
     pub fn set_last(&mut self, last: EntryId, added: Option<u64>, max_deleted: Option<EntryId>) -> Result<Commit> {
-        let newest = self.index().newest();
+        let newest = self.newest();
         if last < newest {
             // Entries that were deleted at the end still have their ids in the log.
             let message = format!("the id is below {newest}, the id of an existing entry");

@@ -4,13 +4,13 @@
 pub(super) const CATEGORIES: [(&str, &str); 21] = [
     (
         "keyspace",
-        "copy dbsize del exists expire expireat expiretime flushall flushdb keys move object|encoding \
+        "copy dbsize del dump exists expire expireat expiretime flushall flushdb keys move object|encoding \
          object|freq object|help object|idletime object|refcount persist pexpire pexpireat pexpiretime pttl \
-         randomkey rename renamenx scan swapdb touch ttl type unlink",
+         randomkey rename renamenx restore scan swapdb touch ttl type unlink",
     ),
     (
         "read",
-        "bitcount bitfield_ro bitpos dbsize exists expiretime geodist geohash geopos georadius_ro \
+        "bitcount bitfield_ro bitpos dbsize dump exists expiretime geodist geohash geopos georadius_ro \
          georadiusbymember_ro geosearch get getbit getrange hexists hget hgetall hkeys hlen hmget hrandfield \
          hscan hstrlen hvals keys lcs lindex llen lpos lrange memory|usage mget object|encoding object|freq \
          object|idletime object|refcount pexpiretime pfcount pttl randomkey scan scard sdiff sinter sintercard \
@@ -25,11 +25,11 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          del expire expireat flushall flushdb function|delete function|flush function|load function|restore \
          geoadd georadius georadiusbymember geosearchstore getdel getex getset hdel hincrby hincrbyfloat hmset \
          hset hsetnx incr incrby incrbyfloat linsert lmove lmpop lpop lpush lpushx lrem lset ltrim move mset \
-         msetnx persist pexpire pexpireat pfadd pfmerge psetex rename renamenx rpop rpoplpush rpush rpushx sadd \
-         sdiffstore set setbit setex setnx setrange sinterstore smove sort spop srem sunionstore swapdb unlink \
-         xack xadd xautoclaim xclaim xdel xgroup|create xgroup|createconsumer xgroup|delconsumer xgroup|destroy \
-         xgroup|setid xreadgroup xsetid xtrim zadd zdiffstore zincrby zinterstore zmpop zpopmax zpopmin \
-         zrangestore zrem zremrangebylex zremrangebyrank zremrangebyscore zunionstore",
+         msetnx persist pexpire pexpireat pfadd pfmerge psetex rename renamenx restore rpop rpoplpush rpush \
+         rpushx sadd sdiffstore set setbit setex setnx setrange sinterstore smove sort spop srem sunionstore \
+         swapdb unlink xack xadd xautoclaim xclaim xdel xgroup|create xgroup|createconsumer xgroup|delconsumer \
+         xgroup|destroy xgroup|setid xreadgroup xsetid xtrim zadd zdiffstore zincrby zinterstore zmpop zpopmax \
+         zpopmin zrangestore zrem zremrangebylex zremrangebyrank zremrangebyscore zunionstore",
     ),
     (
         "set",
@@ -105,7 +105,7 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          cluster|getkeysinslot cluster|help cluster|info cluster|keyslot cluster|links cluster|meet \
          cluster|myid cluster|nodes cluster|replicas cluster|reset cluster|shards cluster|slaves cluster|slots \
          command command|count command|docs command|getkeys command|info command|list config config|get \
-         config|resetstat config|rewrite config|set copy debug del exec flushall flushdb function \
+         config|resetstat config|rewrite config|set copy debug del dump exec flushall flushdb function \
          function|delete function|dump function|flush function|kill function|list function|load \
          function|restore function|stats geoadd geodist geohash geopos georadius georadius_ro georadiusbymember \
          georadiusbymember_ro geosearch geosearchstore getrange hgetall hkeys hrandfield hscan hvals info keys \
@@ -114,15 +114,15 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          memory|purge memory|stats memory|usage module module|list module|load module|loadex module|unload mset \
          msetnx object object|encoding object|freq object|help object|idletime object|refcount pfcount pfmerge \
          psetex psubscribe pubsub pubsub|channels pubsub|numpat pubsub|numsub pubsub|shardchannels \
-         pubsub|shardnumsub punsubscribe randomkey rename rpoplpush scan script script|debug script|exists \
-         script|flush script|kill script|load sdiff sdiffstore set setbit setex setrange sinter sintercard \
-         sinterstore slowlog slowlog|get slowlog|len slowlog|reset smembers sort sort_ro srandmember sscan \
-         ssubscribe subscribe substr sunion sunionstore sunsubscribe unsubscribe wait xgroup xgroup|create \
-         xgroup|createconsumer xgroup|delconsumer xgroup|destroy xgroup|help xgroup|setid xinfo xinfo|consumers \
-         xinfo|groups xinfo|help xinfo|stream xpending xrange xread xreadgroup xrevrange xtrim zdiff zdiffstore \
-         zinter zintercard zinterstore zmpop zrandmember zrange zrangebylex zrangebyscore zrangestore \
-         zremrangebylex zremrangebyrank zremrangebyscore zrevrange zrevrangebylex zrevrangebyscore zscan zunion \
-         zunionstore",
+         pubsub|shardnumsub punsubscribe randomkey rename restore rpoplpush scan script script|debug \
+         script|exists script|flush script|kill script|load sdiff sdiffstore set setbit setex setrange sinter \
+         sintercard sinterstore slowlog slowlog|get slowlog|len slowlog|reset smembers sort sort_ro srandmember \
+         sscan ssubscribe subscribe substr sunion sunionstore sunsubscribe unsubscribe wait xgroup \
+         xgroup|create xgroup|createconsumer xgroup|delconsumer xgroup|destroy xgroup|help xgroup|setid xinfo \
+         xinfo|consumers xinfo|groups xinfo|help xinfo|stream xpending xrange xread xreadgroup xrevrange xtrim \
+         zdiff zdiffstore zinter zintercard zinterstore zmpop zrandmember zrange zrangebylex zrangebyscore \
+         zrangestore zremrangebylex zremrangebyrank zremrangebyscore zrevrange zrevrangebylex zrevrangebyscore \
+         zscan zunion zunionstore",
     ),
     ("blocking", "blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin xread xreadgroup"),
     (
@@ -132,7 +132,7 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          cluster|replicas cluster|reset cluster|slaves config|get config|resetstat config|rewrite config|set \
          debug flushall flushdb info keys lastsave latency|doctor latency|graph latency|histogram \
          latency|history latency|latest latency|reset module|list module|load module|loadex module|unload \
-         role slowlog|get slowlog|len slowlog|reset sort sort_ro swapdb",
+         restore role slowlog|get slowlog|len slowlog|reset sort sort_ro swapdb",
     ),
     (
         "connection",

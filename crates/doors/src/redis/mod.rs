@@ -15,6 +15,7 @@ mod long_double;
 mod names;
 mod pause;
 mod permissions;
+mod rdb;
 mod refusals;
 mod room;
 mod rules;

@@ -5,6 +5,7 @@ pub(super) mod args;
 mod bits;
 pub(super) mod combine;
 pub(super) mod config;
+mod dump;
 pub(super) mod geo;
 mod hashes;
 pub(super) mod help;
@@ -35,10 +36,11 @@ use super::command::{Command, SHOWN_BYTES_MAX, shown};
 use super::errors::Fail;
 
 /// Commands, in the groups of Redis. [`MORE`] has the others.
-const TABLES: [(&str, &[Command]); 15] = [
+const TABLES: [(&str, &[Command]); 16] = [
     ("string", strings::COMMANDS),
     ("bitmap", bits::COMMANDS),
     ("generic", keys::COMMANDS),
+    ("generic", dump::COMMANDS),
     ("generic", scan::COMMANDS),
     ("generic", sort::COMMANDS),
     ("hash", hashes::COMMANDS),

@@ -39,7 +39,7 @@ tenant.
 ";
 /// Redis commands that are not supported, with their replacements.
 const MISSING: &[(&str, &str, &str)] = &[
-    ("generic", "DUMP, RESTORE, MIGRATE", "the format is internal to Redis: use COPY, MOVE, or read and write"),
+    ("generic", "MIGRATE, DUMP of streams", "DUMP and RESTORE of each other key"),
     ("generic", "WAITAOF, WAIT for replicas", "there are no replicas: WAIT returns 0"),
     ("connection", "SWAPDB", "refused: the numbers of databases are fixed"),
     ("connection", "CLIENT TRACKING ON", "the near cache of the native client"),

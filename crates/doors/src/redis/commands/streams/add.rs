@@ -207,7 +207,8 @@ pub(super) async fn set_id(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     if last < extent.max_deleted {
         return Err(Fail::new("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id"));
     }
-    if added.is_some_and(|added| extent.len > added) {
+    // An id that is too low is refused below.
+    if last >= locked.newest() && added.is_some_and(|added| extent.len > added) {
         return Err(Fail::new("ERR The entries_added specified in XSETID is smaller than the target stream length"));
     }
     let saved = match locked.set_last(last, added, max_deleted) {
