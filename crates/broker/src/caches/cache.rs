@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use engine::cache::operations::{OperationAnswer, OperationId, Operations};
 use engine::cache::record::{CacheDefinition, CacheNumber};
@@ -41,6 +41,8 @@ pub struct Cache {
     pub(super) budget: Arc<Budget>,
     pub(super) hasher: foldhash::quality::RandomState,
     pub(super) stripes: Box<[Padded]>,
+    /// Bit for each stripe that a long step holds ([`Locked::announce`]).
+    pub(super) held: AtomicU64,
     pub(super) changes: Changes,
     pub(super) waiters: Waiters<Attempt>,
     pub(super) is_deleted: AtomicBool,
@@ -56,6 +58,9 @@ pub(super) struct Durable {
     pub(super) log: Arc<CacheLog>,
     pub(super) number: CacheNumber,
 }
+
+// `Cache::held` has a bit for each.
+const _: () = assert!(STRIPES == u64::BITS as usize);
 
 /// A stripe that shares no line of the processor's cache with its neighbour.
 #[repr(align(128))]
@@ -93,6 +98,8 @@ pub struct Locked<'c> {
     pub(super) answered: Option<(OperationId, OperationAnswer)>,
     /// Changes of streams that have to be durable with the step.
     pub(super) later: Commit,
+    /// Bit for each stripe, if they are announced as held by a long step.
+    pub(super) announced: Option<u64>,
 }
 
 /// Work that a step leaves for the time after its locks are released.
@@ -123,6 +130,7 @@ impl Cache {
         Self {
             id,
             stripes: (0..STRIPES).map(|_| Padded(Mutex::new(Kept::new(Stripe::new(stripe()))))).collect(),
+            held: AtomicU64::new(0),
             name,
             settings,
             clock,
@@ -250,6 +258,7 @@ impl<'c> Locked<'c> {
             is_read: Cell::new(false),
             answered: None,
             later: Commit::done(),
+            announced: None,
         }
     }
 }

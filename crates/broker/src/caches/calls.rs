@@ -1,5 +1,7 @@
 //! Calls of a cache that concern one key, or all of them: each is one change under the lock of one stripe.
 
+use std::time::Duration;
+
 use engine::cache::{
     Added, CacheStatus, Condition, Cursor, Expires, Found, Key, ScanCursor, Stored, Stripe, StripeStats, Ttl,
 };
@@ -12,6 +14,8 @@ use crate::commit::Commit;
 
 /// Maximum number of entries that are removed in one pass, before other tasks have their turn at a stripe.
 const EXPIRE_MAX: usize = 256;
+/// Maximum duration of a wait for a stripe in which entries have expired.
+const EXPIRE_WAIT: Duration = Duration::from_millis(1);
 /// Number of places that one pass of a scan examines, before other tasks have their turn.
 pub(super) const SCAN_PLACES: u32 = 1024;
 
@@ -108,7 +112,7 @@ impl Cache {
 
     /// Returns the number of entries that expire, and their mean remaining time in ms.
     pub fn expiring(&self) -> (u64, u64) {
-        let of_stripes = self.stripes.iter().map(|stripe| stripe.0.lock().expiring());
+        let of_stripes = self.free_stripes().map(|stripe| stripe.expiring());
         let (count, sum_ms) = of_stripes.fold((0, 0), |(count, sum), (more, ms)| (count + more, sum + ms));
         let mean_ms = sum_ms.checked_div(u128::from(count)).unwrap_or_default() as u64;
         (count, if count == 0 { 0 } else { mean_ms.saturating_sub(self.now_ms()) })
@@ -116,15 +120,13 @@ impl Cache {
 
     pub fn status(&self) -> CacheStatus {
         let stats =
-            self.stripes.iter().map(|stripe| stripe.0.lock().stats()).fold(StripeStats::default(), |all, one| {
-                StripeStats {
-                    entries: all.entries + one.entries,
-                    bytes: all.bytes + one.bytes,
-                    hits: all.hits + one.hits,
-                    misses: all.misses + one.misses,
-                    expired: all.expired + one.expired,
-                    evicted: all.evicted + one.evicted,
-                }
+            self.free_stripes().map(|stripe| stripe.stats()).fold(StripeStats::default(), |all, one| StripeStats {
+                entries: all.entries + one.entries,
+                bytes: all.bytes + one.bytes,
+                hits: all.hits + one.hits,
+                misses: all.misses + one.misses,
+                expired: all.expired + one.expired,
+                evicted: all.evicted + one.evicted,
             });
         CacheStatus { name: self.name.clone(), settings: self.settings, bytes_max: self.budget.max(), stats }
     }
@@ -183,7 +185,10 @@ impl Cache {
 
     /// Removes up to [`EXPIRE_MAX`] expired entries of a stripe. Returns `true` if there may be more.
     pub(super) fn expire_some(&self, stripe: &Mutex<Kept>, now_ms: u64) -> bool {
-        let mut stripe = stripe.lock();
+        // What a long step holds expires later.
+        let Some(mut stripe) = stripe.try_lock_for(EXPIRE_WAIT) else {
+            return false;
+        };
         let is_more = stripe.expire(now_ms, EXPIRE_MAX);
         self.follow(&mut stripe);
         is_more

@@ -150,6 +150,7 @@ pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, 
         let Some(from) = next.filter(|_| entries.len() < count_max && bytes < ANSWER_BYTES_MAX) else {
             break;
         };
+        cache.check_free(None)?;
         next = cache.scan(prefix.as_bytes(), from, |found| {
             // An entry with parts (a list, a hash, a set) is listed without its contents.
             let value = found.value.bytes().unwrap_or_default();
@@ -175,6 +176,7 @@ pub(super) async fn flush(State(http): State<Arc<Http>>, Topic(cache): Topic, ur
     Query::parse(&uri, &[])?;
     let cache = http.broker.caches.find(&cache)?;
     cache.admit()?;
+    cache.check_free(None)?;
     let (removed, flushed) = cache.flush();
     http.broker.record_act("flush cache", cache.name().as_str(), None);
     cache.settled().and(flushed).wait().await?;
@@ -185,6 +187,7 @@ pub(super) async fn flush(State(http): State<Arc<Http>>, Topic(cache): Topic, ur
 pub(super) async fn get(State(http): State<Arc<Http>>, Entry { cache, key }: Entry, uri: Uri) -> Result<Response> {
     Query::parse(&uri, &[])?;
     let cache = http.broker.caches.find(&cache)?;
+    cache.check_free(Some(key.as_bytes()))?;
     let found = cache.get(key.as_bytes(), |found| {
         let read = |found: engine::cache::Found<'_>| {
             Ok::<_, Error>((Bytes::copy_from_slice(found.value.bytes()?), found.version, found.expires_ms))
@@ -212,6 +215,7 @@ pub(super) async fn put(
     let condition = condition(request.headers())?;
     let body = codec::read_body(request.into_body(), &http.bodies).await?;
     let cache = http.broker.caches.open(&cache)?;
+    cache.check_free(Some(key.as_bytes()))?;
     let stored = cache.put(key.as_bytes(), &body.bytes, ttl, condition)?;
     cache.commit_of(key.as_bytes()).wait().await?;
     match stored {
@@ -234,6 +238,7 @@ pub(super) async fn remove(
     let condition = condition(request.headers())?;
     let cache = http.broker.caches.find(&cache)?;
     cache.admit()?;
+    cache.check_free(Some(key.as_bytes()))?;
     let stored = cache.delete(key.as_bytes(), condition);
     cache.commit_of(key.as_bytes()).wait().await?;
     match stored {
@@ -270,6 +275,7 @@ pub(super) async fn add(
     Query::parse(request.uri(), &[])?;
     let AddIn { delta, ttl_ms } = codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
     let cache = http.broker.caches.open(&cache)?;
+    cache.check_free(Some(key.as_bytes()))?;
     let added = cache.add(key.as_bytes(), delta, ttl_ms.map_or(Ttl::Default, Ttl::For))?;
     cache.commit_of(key.as_bytes()).wait().await?;
     // The value is a string, like all values: a counter may have 64 bits.

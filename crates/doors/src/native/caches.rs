@@ -38,6 +38,7 @@ pub(super) fn answer(
         | CacheRequest::List { .. } => of_caches(broker, identity, request)?,
         CacheRequest::Get { cache, key } => {
             let cache = recent.cache(broker, cache)?;
+            cache.check_free(Some(&key))?;
             (CacheResponse::Got(cache.get(&key, |found| found.map(value).transpose())?), cache.commit_of(&key))
         }
         CacheRequest::MultiGet { cache, keys } => {
@@ -46,6 +47,7 @@ pub(super) fn answer(
         }
         CacheRequest::Put { cache, condition, ttl, operation, key, value } => {
             let cache = recent.cache(broker, cache)?;
+            cache.check_free(Some(&key))?;
             let stored = match operation {
                 Some(operation) => cache.put_once(&key, &value, ttl, condition, operation)?,
                 None => cache.put(&key, &value, ttl, condition)?,
@@ -54,6 +56,7 @@ pub(super) fn answer(
         }
         CacheRequest::Remove { cache, condition, operation, key } => {
             let cache = recent.cache(broker, cache)?;
+            cache.check_free(Some(&key))?;
             let stored = match operation {
                 Some(operation) => cache.delete_once(&key, condition, operation)?,
                 None => {
@@ -65,6 +68,7 @@ pub(super) fn answer(
         }
         CacheRequest::Add { cache, delta, ttl, operation, key } => {
             let cache = recent.cache(broker, cache)?;
+            cache.check_free(Some(&key))?;
             let added = match operation {
                 Some(operation) => cache.add_once(&key, delta, ttl, operation)?,
                 None => cache.add(&key, delta, ttl)?,
@@ -73,14 +77,17 @@ pub(super) fn answer(
         }
         CacheRequest::Touch { cache, ttl, key } => {
             let cache = recent.cache(broker, cache)?;
+            cache.check_free(Some(&key))?;
             (CacheResponse::Touched(cache.touch(&key, ttl)?), cache.commit_of(&key))
         }
         CacheRequest::Scan { cache, from, count_max, with_values, prefix } => {
             let cache = recent.cache(broker, cache)?;
+            cache.check_free(None)?;
             (scan(cache, from, count_max, with_values, &prefix), cache.settled())
         }
         CacheRequest::Flush { cache } => {
             let cache = recent.cache(broker, cache)?;
+            cache.check_free(None)?;
             cache.admit()?;
             let (entries, flushed) = cache.flush();
             broker.record_act("flush cache", cache.name().as_str(), None);
@@ -156,6 +163,7 @@ fn multi_get(cache: &Cache, keys: &[Bytes]) -> Result<CacheResponse> {
     let mut bytes = 0;
     let mut values = Vec::with_capacity(keys.len());
     for key in keys {
+        cache.check_free(Some(key))?;
         let value = cache.get(key, |found| found.map(value).transpose())?;
         let more = value.as_ref().map_or(0, |value| value.value.len());
         // A larger value is returned only if it is the only value of the response.

@@ -1,9 +1,11 @@
 //! Stripes of a cache that are locked together: all changes made through them are one step for everyone else.
 
+mod join;
 mod streams;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use engine::cache::effects::Effect;
 use engine::cache::operations::{OperationAnswer, OperationId};
@@ -24,6 +26,8 @@ pub use streams::{Keyed, StreamMark};
 
 /// Divisor of the budget: at most this part of it is freed for one step.
 const ROOM_PART: u64 = 8;
+/// Maximum duration of a wait for a stripe whose entries may be evicted.
+const SHED_WAIT: Duration = Duration::from_millis(1);
 /// Maximum number of bytes that an entry takes in addition to its key and value.
 const KEY_ROOM_BYTES: u64 = 128;
 
@@ -77,7 +81,10 @@ impl Cache {
         // Begins with another stripe each time.
         let (before, from) = self.stripes.split_at(self.shed_from.fetch_add(1, Ordering::Relaxed) % self.stripes.len());
         for stripe in from.iter().chain(before) {
-            let mut stripe = stripe.0.lock();
+            // A stripe that a long step holds is passed over.
+            let Some(mut stripe) = stripe.0.try_lock_for(SHED_WAIT) else {
+                continue;
+            };
             missing = missing.saturating_sub(stripe.shed(missing));
             self.follow(&mut stripe);
             if missing == 0 {
@@ -419,6 +426,7 @@ impl<'c> Locked<'c> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
+        self.withdraw();
         write(std::slice::from_mut(self));
         self.drop_streams();
         // No caller waits for it.

@@ -1,0 +1,164 @@
+//! Further stripes for a step that has already begun, as a script may name a key only while it runs.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use engine::{Error, Result};
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+
+use super::super::cache::{Cache, Locked};
+use super::super::log::Kept;
+
+/// Maximum duration of a wait for stripes that are locked out of order. It ends a deadlock with another such step.
+const JOIN_MAX: Duration = Duration::from_millis(5);
+
+/// Maximum duration of a wait for a stripe that a long step holds.
+const HELD_MAX: Duration = Duration::from_millis(100);
+/// Maximum duration of a wait of a caller that is refused otherwise.
+const FREE_MAX: Duration = Duration::from_millis(2);
+/// Time after which a waiter checks again whether a long step holds the stripe.
+const CHECK_EVERY: Duration = Duration::from_millis(1);
+
+impl Cache {
+    /// Returns `true` if a long step holds the stripe of this key.
+    pub fn is_held(&self, key: &[u8]) -> bool {
+        let held = self.held.load(Ordering::Acquire);
+        held != 0 && held & bit(self.stripe_of(self.key(key))) != 0
+    }
+
+    /// Returns `true` if a long step holds any stripe.
+    pub fn is_any_held(&self) -> bool {
+        self.held.load(Ordering::Acquire) != 0
+    }
+
+    /// Refuses to use a key whose stripe a long step holds, or any key for `None`: the thread of the caller must not
+    /// wait for it.
+    pub fn check_free(&self, key: Option<&[u8]>) -> Result<()> {
+        let held = self.held.load(Ordering::Acquire);
+        let wanted = key.map_or(u64::MAX, |key| bit(self.stripe_of(self.key(key))));
+        let until = Instant::now() + FREE_MAX;
+        // Most long steps are short.
+        let is_free = |number: usize| self.stripes[number].0.try_lock_until(until).is_some();
+        if held & wanted == 0 || (0..self.stripes.len()).filter(|number| held & wanted & bit(*number) != 0).all(is_free)
+        {
+            return Ok(());
+        }
+        Err(Error::busy(format!("a script of a Redis client holds keys of the cache '{}': try again", self.name)))
+    }
+
+    /// Locks one stripe after the other, without those that a long step holds: their numbers are missing from
+    /// statistics until it ends.
+    pub(in crate::caches) fn free_stripes(&self) -> impl Iterator<Item = MutexGuard<'_, Kept>> {
+        self.stripes.iter().enumerate().filter_map(|(number, stripe)| {
+            loop {
+                if let Some(stripe) = stripe.0.try_lock_for(CHECK_EVERY) {
+                    return Some(stripe);
+                }
+                if self.held.load(Ordering::Acquire) & bit(number) != 0 {
+                    return None;
+                }
+            }
+        })
+    }
+
+    /// Locks the stripes of these keys as [`Cache::lock`] does, or all stripes without keys. Returns `None`, with
+    /// nothing locked, if a long step does not release one soon: this thread must not wait for it.
+    pub fn lock_unless_held<'k>(&self, keys: Option<impl IntoIterator<Item = &'k [u8]>>) -> Option<Locked<'_>> {
+        let mut numbers: SmallVec<[usize; 8]> = match keys {
+            Some(keys) => keys.into_iter().map(|key| self.stripe_of(self.key(key))).collect(),
+            None => (0..self.stripes.len()).collect(),
+        };
+        if numbers.len() > 1 {
+            numbers.sort_unstable();
+            numbers.dedup();
+        }
+        let mut stripes = SmallVec::new();
+        for number in numbers {
+            let stripe = &self.stripes[number].0;
+            let locked = match stripe.try_lock() {
+                Some(locked) => locked,
+                None => {
+                    let until = Instant::now() + HELD_MAX;
+                    loop {
+                        if let Some(locked) = stripe.try_lock_for(CHECK_EVERY) {
+                            break locked;
+                        }
+                        if self.held.load(Ordering::Acquire) & bit(number) != 0 && Instant::now() >= until {
+                            return None;
+                        }
+                    }
+                }
+            };
+            stripes.push((number, locked));
+        }
+        Some(Locked::new(self, stripes))
+    }
+}
+
+/// Returns the bit of a stripe.
+fn bit(number: usize) -> u64 {
+    1 << number
+}
+
+impl Locked<'_> {
+    /// Announces that this step may take any time, so that threads which serve other clients do not wait for its
+    /// stripes.
+    pub fn announce(&mut self) {
+        let bits = self.stripes.iter().fold(0, |bits, (number, _)| bits | bit(*number));
+        self.announced = Some(bits);
+        self.cache.held.fetch_or(bits, Ordering::AcqRel);
+    }
+
+    /// Withdraws the announcement, before the stripes are released.
+    pub(super) fn withdraw(&mut self) {
+        if let Some(bits) = self.announced.take() {
+            self.cache.held.fetch_and(!bits, Ordering::AcqRel);
+        }
+    }
+
+    /// Returns `true` if the stripe of a key is locked.
+    pub fn holds(&self, key: &[u8]) -> bool {
+        self.place(self.cache.stripe_of(self.cache.key(key))).is_ok()
+    }
+
+    /// Returns `true` if all stripes are locked.
+    pub fn holds_all(&self) -> bool {
+        self.stripes.len() == self.cache.stripes.len()
+    }
+
+    /// Locks the stripe of another key, too. Returns `false` if other steps hold it for too long: then waiting might be
+    /// a deadlock.
+    pub fn join(&mut self, key: &[u8]) -> bool {
+        self.join_stripe(self.cache.stripe_of(self.cache.key(key)), Instant::now() + JOIN_MAX)
+    }
+
+    /// Locks all other stripes, too. Returns `false` if other steps hold one for too long. Stripes that were locked
+    /// until then remain locked.
+    pub fn join_all(&mut self) -> bool {
+        let until = Instant::now() + JOIN_MAX;
+        (0..self.cache.stripes.len()).all(|number| self.join_stripe(number, until))
+    }
+
+    fn join_stripe(&mut self, number: usize, until: Instant) -> bool {
+        let Err(at) = self.place(number) else {
+            return true;
+        };
+        match self.cache.stripes[number].0.try_lock_until(until) {
+            Some(stripe) => {
+                self.stripes.insert(at, (number, stripe));
+                if let Some(bits) = &mut self.announced {
+                    *bits |= bit(number);
+                    self.cache.held.fetch_or(bit(number), Ordering::AcqRel);
+                }
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Returns the position of a locked stripe, or the one at which it would be.
+    fn place(&self, number: usize) -> std::result::Result<usize, usize> {
+        self.stripes.binary_search_by_key(&number, |(number, _)| *number)
+    }
+}
