@@ -20,7 +20,8 @@ use super::connection::{DATABASES, Door, Session};
 use super::errors::{Done, Fail, LOGGED_OUT};
 use super::names::{self, Tenant, stream_topic, stream_topic_text, topic_of};
 use super::permissions::Shows;
-use super::refusals::{Reason, Refusal};
+use super::refusals::{Context, Reason, Refusal};
+use super::scripts::host::Caller;
 
 const NO_KEY: &str = "NOPERM this user has no permissions to access one of the keys used as arguments";
 const NO_CHANNEL: &str = "NOPERM this user has no permissions to access one of the channels used as arguments";
@@ -160,6 +161,10 @@ impl Reach {
         }
     }
 
+    pub(super) fn is_unlimited(&self) -> bool {
+        self.is_unlimited
+    }
+
     fn is_current(&self, broker: &Broker, identity: &Arc<Identity>, database: usize) -> bool {
         self.generation == broker.security.generation()
             && self.database == database
@@ -221,7 +226,7 @@ impl Recheck {
             return Ok(());
         }
         let args: SmallVec<[&[u8]; 8]> = self.args.iter().map(|arg| &**arg).collect();
-        let purpose = Purpose::Run { is_in_transaction: false };
+        let purpose = Purpose::Run { context: Context::TopLevel };
         self.door
             .authorize_as(purpose, &self.identity, &self.client, self.database, self.command, &args)
             .map_err(Fail::from)
@@ -232,10 +237,7 @@ impl Recheck {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     /// The command runs. A refusal is counted and logged.
-    Run {
-        /// `true` if it is part of a transaction.
-        is_in_transaction: bool,
-    },
+    Run { context: Context },
     /// Only the decision is wanted.
     DryRun,
 }
@@ -334,9 +336,23 @@ impl Door {
     }
 
     fn authorize_in(&self, session: &Session, database: usize, command: &'static Command, args: &[&[u8]]) -> Done {
-        let purpose = Purpose::Run { is_in_transaction: session.transaction.is_some() };
+        let context = if session.transaction.is_some() { Context::Transaction } else { Context::TopLevel };
+        let purpose = Purpose::Run { context };
         let decided = self.authorize_as(purpose, &session.identity.borrow(), &session.client, database, command, args);
         decided.map_err(Fail::from)
+    }
+
+    /// Checks that a script may run a command, as its client.
+    pub(super) fn authorize_in_script(
+        &self,
+        caller: &Caller,
+        database: usize,
+        command: &'static Command,
+        args: &[&[u8]],
+    ) -> Done {
+        let purpose = Purpose::Run { context: Context::Script };
+        let decided = self.authorize_as(purpose, &caller.identity, &caller.client, database, command, args);
+        decided.map_err(Refused::in_script)
     }
 
     /// Returns why a command would be refused to a client with this identity, as `ACL DRYRUN` says it.
@@ -549,7 +565,7 @@ impl Asked<'_> {
     ) -> Decided {
         let security = &self.door.broker.security;
         let refused = || Refused { reason, object: object(), all: None };
-        let Purpose::Run { is_in_transaction } = self.purpose else {
+        let Purpose::Run { context } = self.purpose else {
             return if security.allows(self.identity, operation, resource) { Ok(()) } else { Err(refused()) };
         };
         security.authorize(self.identity, operation, resource).map_err(|error| {
@@ -558,7 +574,7 @@ impl Asked<'_> {
             self.client.note(number, self.door.began.elapsed().as_secs());
             let user = self.client.about.lock().user.clone();
             let refused = refused();
-            self.door.log_refusal(self.client, Refusal::new(reason, is_in_transaction, &refused.object, &user));
+            self.door.log_refusal(self.client, Refusal::new(reason, context, &refused.object, &user));
             refused
         })
     }
@@ -595,6 +611,18 @@ impl Refused {
             Reason::Key => [may_not, b"access the '", &self.object, b"' key"].concat(),
             Reason::Channel => [may_not, b"access the '", &self.object, b"' channel"].concat(),
         }
+    }
+}
+
+impl Refused {
+    /// Returns the error of a command in a script, in the words of Redis 7.0.
+    fn in_script(self) -> Fail {
+        let what = match self.reason {
+            Reason::Command | Reason::Auth => "run this command or subcommand",
+            Reason::Key => "access at least one of the keys mentioned in the command arguments",
+            Reason::Channel => "publish to the channel mentioned in the command",
+        };
+        Fail::new(format!("ERR The user executing the script can't {what}"))
     }
 }
 

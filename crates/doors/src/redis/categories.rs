@@ -105,24 +105,24 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          cluster|getkeysinslot cluster|help cluster|info cluster|keyslot cluster|links cluster|meet \
          cluster|myid cluster|nodes cluster|replicas cluster|reset cluster|shards cluster|slaves cluster|slots \
          command command|count command|docs command|getkeys command|info command|list config config|get \
-         config|resetstat config|rewrite config|set copy debug del dump exec flushall flushdb function \
-         function|delete function|dump function|flush function|kill function|list function|load \
-         function|restore function|stats geoadd geodist geohash geopos georadius georadius_ro georadiusbymember \
-         georadiusbymember_ro geosearch geosearchstore getrange hgetall hkeys hrandfield hscan hvals info keys \
-         latency latency|doctor latency|graph latency|histogram latency|history latency|latest latency|reset \
-         lcs lindex linsert lmove lmpop lpos lrange lrem lset ltrim memory memory|doctor memory|malloc-stats \
-         memory|purge memory|stats memory|usage module module|list module|load module|loadex module|unload mset \
-         msetnx object object|encoding object|freq object|help object|idletime object|refcount pfcount pfmerge \
-         psetex psubscribe pubsub pubsub|channels pubsub|numpat pubsub|numsub pubsub|shardchannels \
-         pubsub|shardnumsub punsubscribe randomkey rename restore rpoplpush scan script script|debug \
-         script|exists script|flush script|kill script|load sdiff sdiffstore set setbit setex setrange sinter \
-         sintercard sinterstore slowlog slowlog|get slowlog|len slowlog|reset smembers sort sort_ro srandmember \
-         sscan ssubscribe subscribe substr sunion sunionstore sunsubscribe unsubscribe wait xgroup \
-         xgroup|create xgroup|createconsumer xgroup|delconsumer xgroup|destroy xgroup|help xgroup|setid xinfo \
-         xinfo|consumers xinfo|groups xinfo|help xinfo|stream xpending xrange xread xreadgroup xrevrange xtrim \
-         zdiff zdiffstore zinter zintercard zinterstore zmpop zrandmember zrange zrangebylex zrangebyscore \
-         zrangestore zremrangebylex zremrangebyrank zremrangebyscore zrevrange zrevrangebylex zrevrangebyscore \
-         zscan zunion zunionstore",
+         config|resetstat config|rewrite config|set copy debug del dump eval eval_ro evalsha evalsha_ro exec \
+         flushall flushdb function function|delete function|dump function|flush function|kill function|list \
+         function|load function|restore function|stats geoadd geodist geohash geopos georadius georadius_ro \
+         georadiusbymember georadiusbymember_ro geosearch geosearchstore getrange hgetall hkeys hrandfield \
+         hscan hvals info keys latency latency|doctor latency|graph latency|histogram latency|history \
+         latency|latest latency|reset lcs lindex linsert lmove lmpop lpos lrange lrem lset ltrim memory \
+         memory|doctor memory|malloc-stats memory|purge memory|stats memory|usage module module|list \
+         module|load module|loadex module|unload mset msetnx object object|encoding object|freq object|help \
+         object|idletime object|refcount pfcount pfmerge psetex psubscribe pubsub pubsub|channels pubsub|numpat \
+         pubsub|numsub pubsub|shardchannels pubsub|shardnumsub punsubscribe randomkey rename restore rpoplpush \
+         scan script script|debug script|exists script|flush script|kill script|load sdiff sdiffstore set \
+         setbit setex setrange sinter sintercard sinterstore slowlog slowlog|get slowlog|len slowlog|reset \
+         smembers sort sort_ro srandmember sscan ssubscribe subscribe substr sunion sunionstore sunsubscribe \
+         unsubscribe wait xgroup xgroup|create xgroup|createconsumer xgroup|delconsumer xgroup|destroy \
+         xgroup|help xgroup|setid xinfo xinfo|consumers xinfo|groups xinfo|help xinfo|stream xpending xrange \
+         xread xreadgroup xrevrange xtrim zdiff zdiffstore zinter zintercard zinterstore zmpop zrandmember \
+         zrange zrangebylex zrangebyscore zrangestore zremrangebylex zremrangebyrank zremrangebyscore zrevrange \
+         zrevrangebylex zrevrangebyscore zscan zunion zunionstore",
     ),
     ("blocking", "blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin xread xreadgroup"),
     (
@@ -144,8 +144,9 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
     ("transaction", "discard exec multi unwatch watch"),
     (
         "scripting",
-        "function|delete function|dump function|flush function|kill function|list function|load \
-         function|restore function|stats script|debug script|exists script|flush script|kill script|load",
+        "eval eval_ro evalsha evalsha_ro function|delete function|dump function|flush function|kill \
+         function|list function|load function|restore function|stats script|debug script|exists \
+         script|flush script|kill script|load",
     ),
 ];
 

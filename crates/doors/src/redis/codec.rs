@@ -14,6 +14,7 @@ use super::clients::Clients;
 use super::command::Command;
 use super::commands;
 use super::pause::Pause;
+use super::scripts::Scripts;
 use crate::strangers::{self, KAFKA_HEAD_BYTES, Stranger};
 
 /// Maximum number of arguments of one request, including its name.
@@ -49,15 +50,17 @@ pub(super) struct RedisProtocol {
     pub(super) doors: Arc<Doors>,
     /// `true` once the warning about HTTP inside a connection was logged.
     has_warned: Arc<AtomicBool>,
+    /// Scripts for which requests wait.
+    pub(super) scripts: Arc<Scripts>,
 }
 
 impl RedisProtocol {
-    pub(super) fn new(clients: Arc<Clients>, pause: Arc<Pause>, doors: Arc<Doors>) -> Self {
-        Self { clients, pause, doors, has_warned: Arc::default() }
+    pub(super) fn new(clients: Arc<Clients>, pause: Arc<Pause>, doors: Arc<Doors>, scripts: Arc<Scripts>) -> Self {
+        Self { clients, pause, doors, has_warned: Arc::default(), scripts }
     }
 }
 
-/// Message that precedes a request which has to wait because clients are paused.
+/// Message that precedes a request which has to wait because clients are paused, or because a script runs.
 #[derive(Debug)]
 pub(super) struct Paused;
 
@@ -172,7 +175,7 @@ impl Protocol for RedisProtocol {
                 Parsed::Request(spans, _) if is_http_word(input.bytes(), spans.first()) => {
                     return Err(self.http_inside(codec));
                 }
-                Parsed::Request(spans, _) if self.holds(codec, input.bytes(), spans.first()) => {
+                Parsed::Request(spans, _) if self.holds(codec, input.bytes(), &spans) => {
                     return Ok(Decoded::Message(Paused));
                 }
                 Parsed::Request(spans, length) => {
@@ -184,7 +187,7 @@ impl Protocol for RedisProtocol {
                     if is_http_word(&frame, spans.first()) || is_http_line(&frame, &spans) {
                         return Err(self.http_inside(codec));
                     }
-                    if !spans.is_empty() && self.holds(codec, &frame, spans.first()) {
+                    if !spans.is_empty() && self.holds(codec, &frame, &spans) {
                         return Ok(Decoded::Message(Paused));
                     }
                     let _line = input.take(length);
@@ -222,13 +225,15 @@ impl Protocol for RedisProtocol {
 }
 
 impl RedisProtocol {
-    /// Returns `true` if the request has to wait for the end of a pause. It is decoded again afterwards.
-    fn holds(&self, codec: &mut Codec, bytes: &[u8], name: Option<&(u32, u32)>) -> bool {
-        let is_write = || {
-            let name = name.and_then(|(from, until)| bytes.get(*from as usize..*until as usize));
-            name.and_then(commands::find).is_some_and(Command::waits_with_writes)
-        };
-        let is_held = !codec.has_paused && self.pause.holds(is_write);
+    /// Returns `true` if the request has to wait for the end of a pause or of a script. It is decoded again afterwards.
+    fn holds(&self, codec: &mut Codec, bytes: &[u8], spans: &[(u32, u32)]) -> bool {
+        let args = || spans.iter().map(|(from, until)| &bytes[*from as usize..*until as usize]);
+        let command = || args().next().and_then(commands::find);
+        let is_write = || command().is_some_and(Command::waits_with_writes);
+        let waits_for_script =
+            || command().is_some_and(|command| self.scripts.holds(command, &args().collect::<Args<'_>>()));
+        let is_held = !codec.has_paused
+            && (self.pause.holds(is_write) || self.scripts.lanes.is_any_running() && waits_for_script());
         codec.has_paused |= is_held;
         is_held
     }

@@ -51,6 +51,15 @@ pub(super) enum Does {
     Data(Data),
     Own(Own),
     Stream(Streaming),
+    Script(Scripted),
+}
+
+/// How a command names the script that it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scripted {
+    Text,
+    /// By its SHA-1, for a script that was sent before.
+    Sha,
 }
 
 #[derive(Clone, Copy)]
@@ -202,13 +211,18 @@ impl Command {
 
     /// Returns `true` if the command waits during a pause of writes. The commands inside a transaction are not checked.
     pub(super) fn waits_with_writes(&self) -> bool {
-        self.is_write || matches!(self.name, "PUBLISH" | "SPUBLISH" | "EXEC" | "FLUSHALL")
+        self.is_write || self.may_write() || matches!(self.name, "PUBLISH" | "SPUBLISH" | "FLUSHALL")
+    }
+
+    /// Returns `true` if the command runs others, which may write.
+    pub(super) fn may_write(&self) -> bool {
+        self.name == "EXEC" || matches!(self.does, Does::Script(_)) && !self.name.ends_with("_RO")
     }
 
     /// Returns `true` if the command returns data that it removes or replaces, so that its reply may be of any size.
     pub(super) fn returns_changed_data(&self, args: &[&[u8]]) -> bool {
         match self.name {
-            "EXEC" => true,
+            _ if self.may_write() => true,
             "SET" => args.iter().skip(3).any(|arg| arg.eq_ignore_ascii_case(b"GET")),
             _ => self.always_returns_changed_data(),
         }

@@ -26,10 +26,12 @@ use super::commands::session::source_of;
 use super::commands::streams::others::Guests;
 use super::commands::transactions::{Transaction, Watched};
 use super::commands::work::{Sliced, Slices};
+use super::databases::lock_or_busy;
 use super::errors::{Done, Fail, LOGGED_OUT};
 use super::names::cache_name;
 use super::pause::Pause;
 use super::refusals::Refusals;
+use super::scripts::{BUSY, Scripts};
 use super::shard_channels::{ShardChannels, ShardListener};
 use super::stats::{Stats, Tally};
 use super::wait::begin_to_wait;
@@ -75,6 +77,7 @@ pub(super) struct Door {
     pub(super) slices: Arc<Slices>,
     /// Time limit of a transaction.
     pub(super) transaction_time_max: Duration,
+    pub(super) scripts: Arc<Scripts>,
 }
 
 /// State of one connection.
@@ -242,8 +245,8 @@ impl Handler<RedisProtocol> for Door {
                     Ok(()) => self.serve(session, command, &args),
                     Err(fail) => session.fail(&fail),
                 };
-                // A transaction that has run can no longer be refused.
-                let reply = session.charged(reply, command.is_write || command.name == "EXEC");
+                // A transaction or a script that has run can no longer be refused.
+                let reply = session.charged(reply, command.is_write || command.may_write());
                 self.count(session, number, &args, began, reply)
             }
             Err(fail) if commands::find(args[0]).is_some_and(|command| command.name == "EXEC") => {
@@ -265,9 +268,9 @@ impl Handler<RedisProtocol> for Door {
         if is_pushed { session.answered(reply) } else { session.muted(reply) }
     }
 
-    /// Waits for the end of a pause before the next request.
+    /// Waits for the end of a pause, and of the scripts that run, before the next request.
     fn accept_one_way(&self, _session: &mut Session, _paused: Paused) -> Option<Held> {
-        Some(Box::pin(self.pause.clone().over()))
+        Some(Box::pin(self.scripts.clone().over(self.pause.clone())))
     }
 
     /// Wakes the subscribers of the messages that were published in this turn.
@@ -337,6 +340,9 @@ impl Door {
             )));
         }
         self.authorize(session, command, args)?;
+        if self.scripts.refuses(command, args, |cache| session.is_in(cache)) {
+            return Err(BUSY);
+        }
         Ok(command)
     }
 
@@ -412,6 +418,7 @@ impl Door {
         let run = match command.does {
             Does::Data(run) => run,
             Does::Stream(run) => return commands::streams::serve(self, session, command, run, args),
+            Does::Script(kind) => return commands::scripting::serve(self, session, command, kind, args),
             Does::Own(run) => {
                 let reply = run(self, session, args);
                 return match reply {
@@ -451,10 +458,11 @@ impl Door {
         loop {
             // Two databases are always locked in the order of their numbers, which prevents deadlocks.
             let is_other_first = other_number.is_some_and(|other| other < number);
-            let mut other = other_cache.as_deref().filter(|_| is_other_first).map(|cache| lock(cache, &named));
-            let mut locked = lock(cache, &named);
+            let lock_other = || other_cache.as_deref().map(|cache| lock_or_busy(cache, &named)).transpose();
+            let mut other = if is_other_first { lock_other()? } else { None };
+            let mut locked = lock_or_busy(cache, &named)?;
             if !is_other_first {
-                other = other_cache.as_deref().map(|cache| lock(cache, &named));
+                other = lock_other()?;
             }
             let guests = Guests::let_in(&self.broker, (session.tenant(), number), &mut locked, command, args)?;
             let mut writer = Writer::new(is_resp3);

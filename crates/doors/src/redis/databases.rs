@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use broker::{Broker, Cache};
+use broker::{Broker, Cache, LockedCache};
 use engine::cache::CacheSettings;
 
+use super::command::Named;
 use super::connection::{DATABASES, Session};
 use super::errors::Done;
 use super::names::{Tenant, cache_name};
+use super::scripts::BUSY;
 
 impl Session {
     /// Returns the cache of the selected database.
@@ -22,6 +24,12 @@ impl Session {
 
     pub(super) fn database_of(&mut self, broker: &Arc<Broker>, number: usize) -> Done<Arc<Cache>> {
         open_database(broker, self.tenant(), number, self.is_durable)
+    }
+
+    /// Returns `true` if a cache is the selected database, or any of the tenant's in a transaction.
+    pub(super) fn is_in(&self, cache: &Cache) -> bool {
+        let is = |number: usize| cache.name().as_str() == cache_name(self.tenant(), number);
+        if self.transaction.is_some() { (0..DATABASES).any(is) } else { is(self.database) }
     }
 
     pub(super) fn tenant(&self) -> Tenant<'_> {
@@ -41,7 +49,23 @@ impl Session {
     }
 }
 
-fn open_database(broker: &Arc<Broker>, tenant: Tenant<'_>, number: usize, is_durable: bool) -> Done<Arc<Cache>> {
+/// Opens the cache of a database.
+pub(super) fn open_database(
+    broker: &Arc<Broker>,
+    tenant: Tenant<'_>,
+    number: usize,
+    is_durable: bool,
+) -> Done<Arc<Cache>> {
     let settings = CacheSettings { is_durable, ..CacheSettings::default() };
     Ok(broker.caches.open_with(&cache_name(tenant, number), settings)?)
+}
+
+/// Locks the stripes that a command may touch. Fails if a script holds one of them for long, as this thread must not
+/// wait for it.
+pub(super) fn lock_or_busy<'c>(cache: &'c Cache, named: &Named<'_>) -> Done<LockedCache<'c>> {
+    let locked = match named {
+        Named::These(keys) => cache.lock_unless_held(Some(keys.iter().copied())),
+        Named::All => cache.lock_unless_held(None::<std::iter::Empty<&[u8]>>),
+    };
+    locked.ok_or(BUSY)
 }

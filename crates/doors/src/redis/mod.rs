@@ -19,6 +19,7 @@ mod rdb;
 mod refusals;
 mod room;
 mod rules;
+mod scripts;
 mod shard_channels;
 mod slices;
 mod stats;
@@ -49,6 +50,7 @@ use pause::Pause;
 pub(crate) use permissions::permissions;
 use refusals::Refusals;
 pub use rules::check_rules;
+use scripts::Scripts;
 use shard_channels::ShardChannels;
 use stats::Stats;
 
@@ -125,9 +127,12 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
     let slices = Arc::new(Slices::default());
     let exposed = slices.clone();
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
+    let scripts = Arc::new(Scripts::default());
+    let exposed = scripts.clone();
+    broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
     tokio::spawn(Stats::sample_all(Arc::downgrade(&stats), Arc::downgrade(&broker)));
     let doors = broker.doors().clone();
-    let protocol = RedisProtocol::new(clients.clone(), Arc::new(Pause::new(clock)), doors);
+    let protocol = RedisProtocol::new(clients.clone(), Arc::new(Pause::new(clock)), doors, scripts.clone());
     let door = Door {
         broker,
         clients,
@@ -146,6 +151,7 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
         is_durable: settings.is_durable,
         slices,
         transaction_time_max: settings.transaction_time_max,
+        scripts,
     };
     let service = Service::new(protocol, door, service_settings).with_gate(gate);
     let telemetry = service.telemetry.clone();

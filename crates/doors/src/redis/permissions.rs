@@ -185,6 +185,7 @@ impl Command {
     fn note(&self, part: Option<&str>) -> &'static str {
         match (self.name, part) {
             ("EXEC", _) => "Each queued command is checked when it is queued, and again when it runs.",
+            ("EVAL" | "EVAL_RO" | "EVALSHA" | "EVALSHA_RO", _) => "Each command of the script is checked when it runs.",
             ("PSUBSCRIBE", _) => "A pattern joins only channels and topics that the user may read.",
             ("ACL", Some("LOG")) => "`RESET` needs `alter` on the cluster.",
             _ => "",

@@ -35,21 +35,40 @@ impl Reason {
     }
 }
 
+/// Where a refused command was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Context {
+    TopLevel,
+    Transaction,
+    Script,
+}
+
+impl Context {
+    /// Returns the name that `ACL LOG` of Redis shows.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::TopLevel => "toplevel",
+            Self::Transaction => "multi",
+            Self::Script => "lua",
+        }
+    }
+}
+
 /// A refused command, key or channel, and its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) reason: Reason,
-    pub(super) is_in_transaction: bool,
+    pub(super) context: Context,
     /// Key, channel or command.
     pub(super) object: Vec<u8>,
     pub(super) user: String,
 }
 
 impl Refusal {
-    pub(super) fn new(reason: Reason, is_in_transaction: bool, object: &[u8], user: &str) -> Self {
+    pub(super) fn new(reason: Reason, context: Context, object: &[u8], user: &str) -> Self {
         let object = object[..object.len().min(OBJECT_BYTES_MAX)].to_vec();
         let user = user[..user.floor_char_boundary(OBJECT_BYTES_MAX)].to_owned();
-        Self { reason, is_in_transaction, object, user }
+        Self { reason, context, object, user }
     }
 }
 
@@ -108,7 +127,7 @@ mod tests {
     #[test]
     fn equal_refusals_are_one_entry_for_a_minute_and_the_oldest_is_displaced() {
         let log = Refusals::default();
-        let refusal = |key: &str| Refusal::new(Reason::Key, false, key.as_bytes(), "ann");
+        let refusal = |key: &str| Refusal::new(Reason::Key, Context::TopLevel, key.as_bytes(), "ann");
         log.add(refusal("a"), 0, "first".into());
         log.add(refusal("b"), 10, String::new());
         log.add(refusal("a"), GROUPED_MS, "second".into());
@@ -120,7 +139,7 @@ mod tests {
         (0..ENTRIES_MAX + 5).for_each(|at| log.add(refusal(&at.to_string()), 200_000, String::new()));
         assert_eq!(log.newest(usize::MAX).len(), ENTRIES_MAX);
         assert_eq!(log.displaced.load(Ordering::Relaxed), 8);
-        let long = Refusal::new(Reason::Auth, false, &[b'x'; 1000], &"\u{e4}".repeat(500));
+        let long = Refusal::new(Reason::Auth, Context::TopLevel, &[b'x'; 1000], &"\u{e4}".repeat(500));
         assert!(long.object.len() <= OBJECT_BYTES_MAX && long.user.len() <= OBJECT_BYTES_MAX);
         log.forget();
         assert!(log.newest(9).is_empty());

@@ -167,7 +167,7 @@ fn log(door: &Door, session: &Session, rest: &[&[u8]]) -> Reply<Answer, Later> {
             writer.int(entry.count as i64);
             for (name, value) in [
                 ("reason", refusal.reason.name().as_bytes()),
-                ("context", if refusal.is_in_transaction { b"multi" } else { b"toplevel" }),
+                ("context", refusal.context.name().as_bytes()),
                 ("object", &refusal.object),
                 ("username", refusal.user.as_bytes()),
             ] {

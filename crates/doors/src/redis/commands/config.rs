@@ -192,6 +192,8 @@ const FIXED: &[&str] = &[
     "unixsocketperm",
 ];
 
+/// Parameter of scripts, which takes effect.
+const BUSY: &str = "busy-reply-threshold";
 const SLOW_FROM: &str = "slowlog-log-slower-than";
 const SLOW_LENGTH: &str = "slowlog-max-len";
 
@@ -318,6 +320,10 @@ fn set(door: &Door, args: &[&[u8]]) -> Done {
             Change::Nothing => {}
             Change::SlowFrom(us) => door.stats.set_slow_from_us(us),
             Change::SlowLength(max) => door.stats.set_slow_max(max),
+            Change::Keep(BUSY, value) => {
+                door.scripts.set_busy_ms(value.parse().unwrap_or_default());
+                door.settings.set.lock().insert(BUSY, value);
+            }
             Change::Keep(name, value) => {
                 if door.settings.warned.lock().insert(name) {
                     tracing::warn!(name, value, "a client has set a parameter of Redis that has no effect");

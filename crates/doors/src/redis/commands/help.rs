@@ -80,7 +80,7 @@ const HELP: &[(&str, Lines)] = &[
             ("FLUSH [ASYNC|SYNC]", "Do nothing: there are no libraries."),
             ("KILL", "Always an error: no function is running."),
             ("LIST [LIBRARYNAME <pattern>] [WITHCODE]", "Return all libraries: none."),
-            ("STATS", "Return the running function: none."),
+            ("STATS", "Return the script that has run for the longest time."),
         ],
     ),
     (
@@ -127,9 +127,11 @@ const HELP: &[(&str, Lines)] = &[
     (
         "SCRIPT",
         &[
-            ("EXISTS <sha1> [<sha1> [...]]", "Return 0 for each: there are no scripts."),
-            ("FLUSH [ASYNC|SYNC]", "Do nothing: there are no scripts."),
-            ("KILL", "Always an error: no script is running."),
+            ("DEBUG (YES|SYNC|NO)", "Always an error but for NO: scripts cannot be debugged here."),
+            ("EXISTS <sha1> [<sha1> [...]]", "Return for each whether the script may be called."),
+            ("FLUSH [ASYNC|SYNC]", "Forget all scripts."),
+            ("KILL", "End the script that has run for the longest time, if it has changed nothing."),
+            ("LOAD <script>", "Keep a script, so that it may be called by its SHA-1."),
         ],
     ),
     (

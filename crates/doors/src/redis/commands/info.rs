@@ -1,5 +1,5 @@
 //! `INFO`: state of the server, with the sections and names of Redis 7.0. A field for a feature that does not exist
-//! here (replicas, scripts, forks) has the value of a Redis without it; a field whose value is not known is left out.
+//! here (replicas, functions, forks) has the value of a Redis without it; a field whose value is not known is left out.
 
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
@@ -198,17 +198,20 @@ fn memory(door: &Door) -> Lines {
         proc_kib("/proc/meminfo", "MemTotal:").map(|bytes| sized("total_system_memory", bytes)).into_iter().flatten(),
     );
     lines.extend(sized("used_memory_lua", 0));
+    let (scripts, script_bytes) = door.scripts.cache.size();
+    lines.extend([
+        line("used_memory_scripts_eval", script_bytes),
+        line("number_of_cached_scripts", scripts),
+        line("used_memory_scripts", script_bytes),
+    ]);
     lines.extend(
         [
             "used_memory_vm_eval",
-            "used_memory_scripts_eval",
-            "number_of_cached_scripts",
             "number_of_functions",
             "number_of_libraries",
             "used_memory_vm_functions",
             "used_memory_vm_total",
             "used_memory_functions",
-            "used_memory_scripts",
         ]
         .map(|name| line(name, 0)),
     );
@@ -296,6 +299,7 @@ fn stats(door: &Door) -> Lines {
         line("expired_keys", expired),
         line("evicted_keys", evicted),
         line("evicted_clients", 0),
+        line("evicted_scripts", door.scripts.cache.evicted()),
         line("keyspace_hits", hits),
         line("keyspace_misses", misses),
         line("pubsub_channels", door.channels.channels(None).len()),

@@ -18,6 +18,7 @@ mod page_tests;
 mod pubsub;
 mod ranges;
 pub(super) mod scan;
+pub(super) mod scripting;
 mod server;
 pub(super) mod session;
 mod sets;
@@ -59,18 +60,8 @@ const TABLES: [(&str, &[Command]); 16] = [
 const MORE: [(&str, &[Command]); 4] = [
     ("server", server::COMMANDS),
     ("server", tools::SERVER),
-    ("scripting", tools::SCRIPTING),
+    ("scripting", scripting::COMMANDS),
     ("cluster", tools::CLUSTER),
-];
-
-/// Redis commands that this door does not support, with what to use instead.
-pub(super) const REFUSED: &[(&str, &str)] = &[
-    ("EVAL", "scripts are not supported: use MULTI with WATCH"),
-    ("EVALSHA", "scripts are not supported: use MULTI with WATCH"),
-    ("EVAL_RO", "scripts are not supported: use MULTI with WATCH"),
-    ("EVALSHA_RO", "scripts are not supported: use MULTI with WATCH"),
-    ("FCALL", "functions are not supported: use MULTI with WATCH"),
-    ("FCALL_RO", "functions are not supported: use MULTI with WATCH"),
 ];
 
 static BY_NAME: LazyLock<HashMap<u128, Command, foldhash::fast::FixedState>> = LazyLock::new(|| {
@@ -135,10 +126,6 @@ pub(super) fn all() -> Vec<&'static Command> {
 
 /// Returns the error for a command that this door does not have.
 pub(super) fn unknown(args: &[&[u8]]) -> Fail {
-    let refused = REFUSED.iter().find(|(name, _)| args[0].eq_ignore_ascii_case(name.as_bytes()));
-    if let Some((name, instead)) = refused {
-        return Fail::new(format!("ERR {name}: {instead}"));
-    }
     let mut rest = Vec::new();
     for arg in &args[1..] {
         if rest.len() >= SHOWN_BYTES_MAX {
@@ -167,7 +154,6 @@ mod tests {
             assert_eq!(command.name, command.name.to_ascii_uppercase());
             assert_eq!(find(command.name.to_ascii_lowercase().as_bytes()).map(|found| found.name), Some(command.name));
             assert!(!command.summary.is_empty() && !command.since.is_empty() && !command.group.is_empty());
-            assert!(REFUSED.iter().all(|(name, _)| *name != command.name));
         }
         assert!(find(b"").is_none() && find(b"GET\0").is_none() && find(&[b'A'; 100]).is_none());
     }

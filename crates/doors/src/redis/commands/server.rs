@@ -227,6 +227,9 @@ fn write_command(writer: &mut Writer, command: &Command) {
     let mut flags = match command.does {
         Does::Data(_) | Does::Stream(_) if command.is_write => vec!["write", "denyoom"],
         Does::Data(_) | Does::Stream(_) => vec!["readonly"],
+        // As in Redis 7.0.
+        Does::Script(_) if command.may_write() => vec!["noscript", "stale", "skip_monitor", "no_mandatory_keys"],
+        Does::Script(_) => vec!["readonly", "noscript", "stale", "skip_monitor", "no_mandatory_keys"],
         Does::Own(_) => vec!["loading", "stale"],
     };
     if movable {

@@ -21,7 +21,7 @@ use crate::redis::codec::Answer;
 use crate::redis::command::{Command, own, wrong_arity, wrong_part};
 use crate::redis::connection::{DATABASES, Door, Later, Login, Replies, Session};
 use crate::redis::errors::{Done, Fail, SYNTAX};
-use crate::redis::refusals::{Reason, Refusal};
+use crate::redis::refusals::{Context, Reason, Refusal};
 use crate::redis::writer::Writer;
 
 /// Maximum size of a name that a client sets for itself.
@@ -258,7 +258,7 @@ fn log_in(
             client.about.lock().user = name;
             answer(&client, &mut writer);
         } else {
-            door.log_refusal(&client, Refusal::new(Reason::Auth, false, b"AUTH", &name));
+            door.log_refusal(&client, Refusal::new(Reason::Auth, Context::TopLevel, b"AUTH", &name));
             writer.error(&Fail::new(WRONG_PASSWORD));
         }
         return now(writer);
@@ -295,7 +295,7 @@ fn log_in(
                     answer(&client, &mut writer);
                 }
                 Err(error) => {
-                    logging.log_refusal(&client, Refusal::new(Reason::Auth, false, b"AUTH", &attempted));
+                    logging.log_refusal(&client, Refusal::new(Reason::Auth, Context::TopLevel, b"AUTH", &attempted));
                     writer.bytes.clear();
                     writer.error(&match error.kind {
                         ErrorKind::Busy => Fail::new(format!("TRYAGAIN {}", error.message)),

@@ -1,5 +1,5 @@
 //! Commands for tools and operators: the slow log, latencies and memory. Also commands for features that do not exist
-//! here (scripts, functions, modules, a cluster), which reply like a server without them.
+//! here (modules, a cluster), which reply like a server without them.
 
 use engine::cache::parse_number;
 use engine::security::Operation;
@@ -42,26 +42,6 @@ pub(super) const SERVER: &[Command] =
             ("RESET", 2),
         ]),
     ];
-
-pub(super) const SCRIPTING: &[Command] = &[
-    own("FUNCTION", -2, Needs::Cluster(Operation::Describe), function, ("7.0.0", "Returns the functions: none")).of(&[
-        ("DELETE", 3),
-        ("DUMP", 2),
-        ("FLUSH", -2),
-        ("KILL", 2),
-        ("LIST", -2),
-        ("LOAD", -3),
-        ("RESTORE", -3),
-        ("STATS", 2),
-    ]),
-    own("SCRIPT", -2, Needs::Cluster(Operation::Describe), script, ("2.6.0", "Returns the scripts: none")).of(&[
-        ("DEBUG", 3),
-        ("EXISTS", -3),
-        ("FLUSH", -2),
-        ("KILL", 2),
-        ("LOAD", 3),
-    ]),
-];
 
 pub(super) const CLUSTER: &[Command] = &[
     own("ASKING", 1, Needs::Nothing, no_cluster, ("3.0.0", "Not supported: the server is not a cluster")),
@@ -110,75 +90,6 @@ fn module(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, 
         writer.array(0);
         Ok(())
     })
-}
-
-/// Returns `true` for `SYNC`, `ASYNC` or no argument. There is nothing to flush, so they do the same.
-fn is_mode(mode: &[&[u8]]) -> bool {
-    match mode {
-        [] => true,
-        [mode] => is(mode, "SYNC") || is(mode, "ASYNC"),
-        _ => false,
-    }
-}
-
-const NOTHING_RUNS: &str = "NOTBUSY No scripts in execution right now.";
-
-fn script(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    written(session, |writer| {
-        match args[1].to_ascii_uppercase().as_slice() {
-            b"FLUSH" if is_mode(&args[2..]) => writer.ok(),
-            b"FLUSH" => return Err(Fail::new("ERR SCRIPT FLUSH only support SYNC|ASYNC option")),
-            b"EXISTS" => {
-                writer.array(args.len() - 2);
-                args[2..].iter().for_each(|_| writer.int(0));
-            }
-            b"KILL" => return Err(Fail::new(NOTHING_RUNS)),
-            _ => return Err(Fail::new("ERR SCRIPT: scripts are not supported: use MULTI with WATCH")),
-        }
-        Ok(())
-    })
-}
-
-fn function(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    written(session, |writer| {
-        match args[1].to_ascii_uppercase().as_slice() {
-            b"FLUSH" if args.len() > 3 => return Err(wrong_part("FUNCTION", args[1])),
-            b"FLUSH" if is_mode(&args[2..]) => writer.ok(),
-            b"FLUSH" => return Err(Fail::new("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")),
-            b"LIST" => return list_functions(&args[2..], writer),
-            b"STATS" => {
-                writer.map(2);
-                writer.bulk(b"running_script");
-                writer.null();
-                writer.bulk(b"engines");
-                writer.map(0);
-            }
-            b"KILL" => return Err(Fail::new(NOTHING_RUNS)),
-            b"DELETE" => return Err(Fail::new("ERR Library not found")),
-            _ => return Err(Fail::new("ERR FUNCTION: functions are not supported: use MULTI with WATCH")),
-        }
-        Ok(())
-    })
-}
-
-fn list_functions(args: &[&[u8]], writer: &mut Writer) -> Done {
-    let mut args = args.iter();
-    let mut has_name = false;
-    let mut has_code = false;
-    while let Some(arg) = args.next() {
-        match arg {
-            arg if !has_code && is(arg, "WITHCODE") => has_code = true,
-            arg if !has_name && is(arg, "LIBRARYNAME") => {
-                has_name = args.next().is_some();
-                if !has_name {
-                    return Err(Fail::new("ERR library name argument was not given"));
-                }
-            }
-            arg => return Err(Fail::of_bytes([b"ERR Unknown argument ", *arg].concat())),
-        }
-    }
-    writer.array(0);
-    Ok(())
 }
 
 fn slow_log(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {

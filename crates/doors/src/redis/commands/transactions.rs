@@ -13,7 +13,8 @@ use super::work::TransactionTime;
 use crate::redis::access::Needs;
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, Does, EACH, Named, Step, bytes_in, own};
-use crate::redis::connection::{DATABASES, Door, Later, SPARE_BYTES, Session, lock};
+use crate::redis::connection::{DATABASES, Door, Later, SPARE_BYTES, Session};
+use crate::redis::databases::lock_or_busy;
 use crate::redis::errors::{Done, Fail};
 use crate::redis::names::{Tenant, all_databases, cache_name};
 use crate::redis::writer::Writer;
@@ -265,7 +266,8 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
         return session.fail(&Fail::new("EXECABORT Transaction discarded because of previous errors."));
     }
     let has_streams = |queued: &Queued| {
-        matches!(queued.command.does, Does::Stream(_)) || super::streams::transfer::is_transfer(queued.command)
+        matches!(queued.command.does, Does::Stream(_) | Does::Script(_))
+            || super::streams::transfer::is_transfer(queued.command)
     };
     if transaction.queued.iter().any(has_streams) {
         return super::streams::step::begin(door, session, transaction.queued, watched, false);
@@ -280,7 +282,7 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
 const EXEC_ANSWER_BYTES_MIN: usize = 1 << 20;
 
 /// Locked stripes of each database.
-pub(super) type Held<'c> = BTreeMap<usize, LockedCache<'c>>;
+pub(in crate::redis) type Held<'c> = BTreeMap<usize, LockedCache<'c>>;
 
 /// Refuses the whole transaction if it changes data that cannot be written now.
 pub(super) fn admit(queued: &[Queued], caches: &BTreeMap<usize, Arc<Cache>>) -> Done {
@@ -299,7 +301,10 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
     }
     admit(queued, &caches)?;
     room_for(queued, &borrowed, &caches);
-    let mut held: Held<'_> = named.iter().map(|(number, named)| (*number, lock(&caches[number], named))).collect();
+    let mut held = Held::new();
+    for (number, named) in &named {
+        held.insert(*number, lock_or_busy(&caches[number], named)?);
+    }
     let mut writer = session.writer();
     // A reply for which there is no memory is refused individually, as one that is too large.
     writer.bytes_max = session.room().max(EXEC_ANSWER_BYTES_MIN);
@@ -323,9 +328,10 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
                 last.push((begin, queued, args));
                 continue;
             }
-            Does::Data(_) | Does::Stream(_) => {
-                match step(&door.broker, session.tenant(), &mut held, (queued, args), &mut writer) {
-                    Ok(()) => record_flush(&door.broker, session.tenant(), queued),
+            Does::Data(_) | Does::Stream(_) | Does::Script(_) => {
+                let on = (session.tenant(), queued.database);
+                match step(&door.broker, on, &mut held, queued.command, args, &mut writer) {
+                    Ok(()) => record_flush(&door.broker, session.tenant(), (queued.command, queued.database)),
                     Err(fail) => {
                         writer.bytes.truncate(begin);
                         writer.error(&fail);
@@ -335,7 +341,7 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
             Does::Own(_) if queued.command.name == "FLUSHALL" => match super::scan::check_flush(args) {
                 Ok(()) => {
                     held.values_mut().for_each(LockedCache::flush);
-                    record_flush(&door.broker, session.tenant(), queued);
+                    record_flush(&door.broker, session.tenant(), (queued.command, queued.database));
                     writer.ok();
                 }
                 Err(fail) => writer.error(&fail),
@@ -411,11 +417,11 @@ pub(super) fn room_for(queued: &[Queued], args: &[Vec<&[u8]>], caches: &BTreeMap
 }
 
 /// Records a command of a transaction that has removed all keys of a database.
-pub(super) fn record_flush(broker: &Broker, tenant: Tenant<'_>, queued: &Queued) {
-    match queued.command.name {
-        _ if !queued.command.flushes() => {}
+pub(in crate::redis) fn record_flush(broker: &Broker, tenant: Tenant<'_>, (command, database): (&Command, usize)) {
+    match command.name {
+        _ if !command.flushes() => {}
         "FLUSHALL" => broker.record_act("flush cache", &all_databases(tenant), None),
-        _ => broker.record_act("flush cache", &cache_name(tenant, queued.database), None),
+        _ => broker.record_act("flush cache", &cache_name(tenant, database), None),
     }
 }
 
@@ -438,7 +444,7 @@ pub(super) fn flush_all(
 }
 
 /// Ends the step and returns its commit, after which it is durable.
-pub(super) fn finish(held: Held<'_>, caches: &BTreeMap<usize, Arc<Cache>>) -> Commit {
+pub(in crate::redis) fn finish(held: Held<'_>, caches: &BTreeMap<usize, Arc<Cache>>) -> Commit {
     let (numbers, locked): (Vec<usize>, Vec<LockedCache<'_>>) = held.into_iter().unzip();
     let finished = LockedCache::finish_all(locked);
     finished.into_iter().zip(numbers).fold(Commit::done(), |commit, (finished, number)| {
@@ -467,6 +473,8 @@ pub(super) fn named_by<'a>(
                 (0..DATABASES).for_each(|number| add(number, Named::All))
             }
             Does::Own(_) => {}
+            // A script of a transaction may use any key.
+            Does::Script(_) => add(queued.database, Named::All),
             Does::Data(_) | Does::Stream(_) => {
                 let numbers = [Some(queued.database), super::keys::other_database(args)];
                 numbers.into_iter().flatten().for_each(|number| add(number, queued.command.keys(args)));
@@ -479,20 +487,22 @@ pub(super) fn named_by<'a>(
     named
 }
 
-pub(super) fn step(
+/// Runs a command on data, whose keys are locked.
+pub(in crate::redis) fn step(
     broker: &Arc<Broker>,
-    tenant: Tenant<'_>,
+    (tenant, database): (Tenant<'_>, usize),
     held: &mut Held<'_>,
-    (queued, args): (&Queued, &[&[u8]]),
+    command: &Command,
+    args: &[&[u8]],
     writer: &mut Writer,
 ) -> Done {
-    let Does::Data(run) = queued.command.does else {
+    let Does::Data(run) = command.does else {
         return Ok(());
     };
-    let other = super::keys::other_database(args).filter(|other| *other != queued.database);
+    let other = super::keys::other_database(args).filter(|other| *other != database);
     let mut other = other.and_then(|number| held.remove(&number).map(|locked| (number, locked)));
-    let locked = held.get_mut(&queued.database).expect("invariant: its database is locked");
-    let guests = Guests::let_in(broker, (tenant, queued.database), locked, queued.command, args);
+    let locked = held.get_mut(&database).expect("invariant: its database is locked");
+    let guests = Guests::let_in(broker, (tenant, database), locked, command, args);
     let done = guests.and_then(|guests| {
         let mut step = Step { other: other.as_mut().map(|(_, locked)| locked), ..Step::new(locked, writer) };
         let done = run(&mut step, args).and_then(|()| step.out.check());

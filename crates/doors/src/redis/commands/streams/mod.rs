@@ -194,16 +194,16 @@ enum Keyspace<'a> {
 }
 
 /// Streams that are locked for a step, by the id of their topic.
-pub(super) type Shelf = Rc<RefCell<BTreeMap<TopicId, LockedStream>>>;
+pub(in crate::redis) type Shelf = Rc<RefCell<BTreeMap<TopicId, LockedStream>>>;
 
 /// A stream that is locked for one command. Dropping it returns the stream to its shelf.
-pub(super) struct Lent {
+pub(in crate::redis) struct Lent {
     stream: Option<LockedStream>,
     shelf: Option<Shelf>,
 }
 
 /// Operations of stream commands on keys.
-pub(super) trait StreamKeys {
+pub(in crate::redis) trait StreamKeys {
     fn find(&mut self, key: &[u8], is_read: bool) -> Result<Keyed>;
 
     fn add(&mut self, key: &[u8], topic: &str) -> Result<LockedStream>;

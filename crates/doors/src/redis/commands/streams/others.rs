@@ -21,7 +21,7 @@ pub(in crate::redis) fn topic(broker: &Broker, (tenant, number): (Tenant<'_>, us
 }
 
 /// Returns the stream of such a topic, if the topic is a stream.
-pub(super) fn stream(broker: &Arc<Broker>, database: (Tenant<'_>, usize), key: &[u8]) -> Option<Stream> {
+pub(in crate::redis) fn stream(broker: &Arc<Broker>, database: (Tenant<'_>, usize), key: &[u8]) -> Option<Stream> {
     broker.streams.get(topic(broker, database, key)?.as_str()).ok().flatten()
 }
 

@@ -9,24 +9,32 @@ use std::task::{Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use broker::{Broker, Cache};
+use broker::{Broker, Cache, LockedCache};
 use engine::security::TenantName;
 use engine::{ErrorKind, Result, TopicId};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use net::service::{Reply, once};
+use tokio::sync::oneshot;
 
 use super::transfer::{self, Sides};
 use super::{Context, Shelf, StreamKeys, failed, others};
 use crate::redis::codec::Answer;
-use crate::redis::command::{Command, Does, Named};
+use crate::redis::command::{Command, Does, Named, Scripted};
 use crate::redis::commands::help;
 use crate::redis::commands::transactions::{self, Held, Queued, Watched, finish, named_by, room_for};
 use crate::redis::commands::work::TransactionTime;
 use crate::redis::connection::{Door, Later, Session, lock};
-use crate::redis::errors::Done;
+use crate::redis::databases::open_database;
+use crate::redis::errors::{Done, Fail};
 use crate::redis::names::Tenant;
+use crate::redis::scripts::host::{Caller, Need, release};
+use crate::redis::scripts::run::{self, Call, On, Stop};
+use crate::redis::scripts::running::Running;
 use crate::redis::writer::Writer;
+
+/// Maximum duration of a wait for a stream that is locked out of order.
+const JOIN_MAX: Duration = Duration::from_millis(5);
 
 /// Commands of a step, and their context.
 struct Step {
@@ -42,6 +50,10 @@ struct Step {
     is_alone: bool,
     /// Time limit of a transaction.
     time_max: Duration,
+    /// Client on whose behalf scripts run, if the step has any. Then it runs on a thread for scripts.
+    caller: Option<Caller>,
+    /// Needs of a script, with which it was begun again.
+    needs: Vec<Need>,
 }
 
 /// Replies of a step, and the writes that must be durable before they are sent.
@@ -81,6 +93,7 @@ pub(in crate::redis::commands) fn begin(
 ) -> Reply<Answer, Later> {
     let prepared = prepare(door, session, queued, watched, is_alone);
     match prepared {
+        Ok(Some(step)) if step.caller.is_some() => run_in_lane(door, session, step),
         Ok(Some(step)) => Reply::Alone(once(step.run().boxed_local())),
         Ok(None) => {
             let mut writer = session.writer();
@@ -89,6 +102,43 @@ pub(in crate::redis::commands) fn begin(
         }
         Err(fail) => session.fail(&fail),
     }
+}
+
+/// Runs a step with scripts on a thread for scripts. Its reply waits for its commit on the thread of the connection.
+fn run_in_lane(door: &Door, session: &Session, mut step: Step) -> Reply<Answer, Later> {
+    let (send, receive) = oneshot::channel();
+    let is_resp3 = step.is_resp3;
+    let acting = session.acting();
+    let lanes = door.scripts.lanes.clone();
+    let queued = lanes.run(Box::new(move || {
+        broker::act_for(Some(acting));
+        let done = block_on(step.take()).and_then(|mut stepped| {
+            block_on(settle(&mut stepped.later))?;
+            Ok((stepped.out, stepped.commit))
+        });
+        broker::act_for(None);
+        // A client that has disconnected receives no reply.
+        drop(send.send(done));
+    }));
+    if let Err(fail) = queued {
+        return session.fail(&fail);
+    }
+    let ended = || Err(Fail::new("TRYAGAIN the server is shutting down: connect again"));
+    let reply = async move {
+        let done = match receive.await.unwrap_or_else(|_| ended()) {
+            Ok((out, commit)) => commit.wait().await.map(|()| out).map_err(failed),
+            Err(fail) => Err(fail),
+        };
+        Answer::Written(done.map_or_else(
+            |fail| {
+                let mut writer = Writer::new(is_resp3);
+                writer.error(&fail);
+                writer.bytes
+            },
+            |out| out.bytes,
+        ))
+    };
+    Reply::Alone(once(reply.boxed_local()))
 }
 
 /// Prepares a step. Returns `None` if a watched key has changed.
@@ -124,11 +174,14 @@ fn prepare(
     let is_resp3 = session.is_resp3;
     let time_max = door.transaction_time_max;
     let tenant = session.tenant.clone();
-    Ok(Some(Step { broker, tenant, is_resp3, queued, watched, caches, own, is_alone, time_max }))
+    let has_scripts = queued.iter().any(|queued| matches!(queued.command.does, Does::Script(_)));
+    let caller = has_scripts.then(|| door.caller(session));
+    let needs = Vec::new();
+    Ok(Some(Step { broker, tenant, is_resp3, queued, watched, caches, own, is_alone, time_max, caller, needs }))
 }
 
 impl Step {
-    async fn run(self) -> Answer {
+    async fn run(mut self) -> Answer {
         let mut failed_with = Writer::new(self.is_resp3);
         let done = match self.take().await {
             Ok(Stepped { out, commit, later }) => {
@@ -149,13 +202,17 @@ impl Step {
         }
     }
 
-    /// Locks all streams and keys of the step, and runs it.
-    async fn take(&self) -> Done<Stepped> {
-        let args = transactions::borrowed(&self.queued);
-        let named = named_by(&self.queued, &args, &self.watched);
-        room_for(&self.queued, &args, &self.caches);
+    /// Locks all streams and keys of the step, and runs it. A script that needs more is begun again with that.
+    async fn take(&mut self) -> Done<Stepped> {
+        let queued = std::mem::take(&mut self.queued);
+        let args = transactions::borrowed(&queued);
+        let watched = std::mem::take(&mut self.watched);
+        let named = self.named(&queued, &args, &watched);
+        room_for(&queued, &args, &self.caches);
+        let mut caches = std::mem::take(&mut self.caches);
         loop {
-            let wanted = self.streams(&mut self.lock(&named), &args)?;
+            let named = if self.needs.is_empty() { &named } else { &self.named(&queued, &args, &watched) };
+            let wanted = self.streams(&mut lock_all(&caches, named), &queued, &args)?;
             let shelf = Shelf::default();
             let mut is_gone = false;
             // Streams are always locked in the order of their ids, which prevents deadlocks.
@@ -169,11 +226,43 @@ impl Step {
                     Err(error) => return Err(failed(error)),
                 }
             }
-            let mut held = self.lock(&named);
-            if !is_gone && self.streams(&mut held, &args)? == wanted {
-                return Ok(self.do_all(held, &shelf, &args));
+            let mut held = lock_all(&caches, named);
+            if is_gone || self.streams(&mut held, &queued, &args)? != wanted {
+                continue;
+            }
+            match self.do_all((held, &caches), &shelf, &queued, &args, &watched) {
+                Ok(stepped) => return Ok(stepped),
+                Err(need) => {
+                    if let Need::Database(number) = need {
+                        let caller = self.caller.as_ref().expect("invariant: only a script needs more");
+                        let cache = open_database(&self.broker, self.tenant.as_ref(), number, caller.door.is_durable)?;
+                        caches.insert(number, cache);
+                    }
+                    self.needs.push(need);
+                }
             }
         }
+    }
+
+    /// Returns the keys that the step locks.
+    fn named<'a>(&self, queued: &[Queued], args: &[Vec<&'a [u8]>], watched: &'a Watched) -> BTreeMap<usize, Named<'a>> {
+        let mut named = named_by(queued, args, watched);
+        // A single script that has kept to its keys so far locks no others.
+        if let ([queued], [args], true) = (queued, args, self.is_alone)
+            && let (Does::Script(kind), Some(caller)) = (queued.command.does, &self.caller)
+            && let Ok(call) = Call::of(&caller.door, queued.command, kind, args)
+            && !call.script.may_use_any_key()
+            && !self.needs.contains(&Need::AllKeys)
+        {
+            named.insert(queued.database, queued.command.keys(args));
+        }
+        for need in &self.needs {
+            match need {
+                Need::Database(number) => drop(named.insert(*number, Named::All)),
+                Need::AllKeys | Need::Stream(..) | Need::Thread => {}
+            }
+        }
+        named
     }
 
     /// Returns a database with its tenant.
@@ -181,132 +270,198 @@ impl Step {
         (self.tenant.as_ref(), number)
     }
 
-    fn lock(&self, named: &BTreeMap<usize, Named<'_>>) -> Held<'_> {
-        named.iter().map(|(number, named)| (*number, lock(&self.caches[number], named))).collect()
-    }
-
     /// Returns the topics of all existing streams that the commands name.
-    fn streams(&self, held: &mut Held<'_>, args: &[Vec<&[u8]>]) -> Done<BTreeSet<TopicId>> {
+    fn streams(&self, held: &mut Held<'_>, queued: &[Queued], args: &[Vec<&[u8]>]) -> Done<BTreeSet<TopicId>> {
         let mut found = BTreeSet::new();
-        for (Queued { command, database, .. }, args) in self.queued.iter().zip(args) {
+        for need in &self.needs {
+            if let Need::Stream(database, key) = need
+                && let Some(locked) = held.get_mut(database)
+            {
+                found.extend(stream_of(&self.broker, self.database(*database), locked, key));
+            }
+        }
+        for (Queued { command, database, .. }, args) in queued.iter().zip(args) {
             let keys = match command.keys(args) {
-                Named::These(keys) if matches!(command.does, Does::Stream(_)) => keys,
+                Named::These(keys) if matches!(command.does, Does::Stream(_) | Does::Script(_)) => keys,
                 Named::These(keys) if transfer::is_transfer(command) => keys.into_iter().take(1).collect(),
                 _ => continue,
             };
             let locked = held.get_mut(database).expect("invariant: its database is locked");
             for key in keys {
-                found.extend(locked.stream_id(key));
-                if locked.peek(key).is_none() {
-                    found.extend(others::stream(&self.broker, self.database(*database), key).map(|stream| stream.id()));
-                }
+                found.extend(stream_of(&self.broker, self.database(*database), locked, key));
             }
         }
         Ok(found)
     }
 
-    fn do_all(&self, mut held: Held<'_>, shelf: &Shelf, args: &[Vec<&[u8]>]) -> Stepped {
+    /// Runs all commands. Fails if a script needs more.
+    fn do_all<'c>(
+        &self,
+        (mut held, caches): (Held<'c>, &'c BTreeMap<usize, Arc<Cache>>),
+        shelf: &Shelf,
+        queued: &[Queued],
+        args: &[Vec<&[u8]>],
+        watched: &Watched,
+    ) -> std::result::Result<Stepped, Need> {
         let mut out = Writer::new(self.is_resp3);
         let mut later = Vec::new();
-        if !self.watched.is_unchanged(&self.broker, self.tenant.as_ref(), &mut held) {
+        if !watched.is_unchanged(&self.broker, self.tenant.as_ref(), &mut held) {
             out.null_array();
-            return Stepped { out, commit: finish(held, &self.caches), later };
+            return Ok(Stepped { out, commit: finish(held, caches), later });
         }
         if !self.is_alone {
-            out.array(self.queued.len());
+            out.array(queued.len());
         }
         let time = TransactionTime::begin(self.time_max);
-        for ((queued, args), own) in self.queued.iter().zip(args).zip(&self.own) {
+        for ((queued, args), own) in queued.iter().zip(args).zip(&self.own) {
             let begin = out.bytes.len();
             if !self.is_alone && time.refuses(Instant::now(), &mut out) {
                 continue;
             }
-            let help = help::of(queued.command, args);
-            let done = match queued.command.does {
+            let on = self.database(queued.database);
+            let command = queued.command;
+            let help = help::of(command, args);
+            let done = match command.does {
                 _ if help.is_some() => {
                     help::write(&mut out, &help.unwrap_or_default());
                     Ok(())
                 }
-                Does::Stream(_) => self.do_stream(&mut held, shelf, queued, args, &mut out, &mut later),
-                Does::Data(_) if self.moves_stream(&mut held, queued, args) => {
-                    // Added entries must be readable before the stream is copied.
-                    let settled = block_on(settle(&mut later));
-                    settled.and_then(|()| self.transfer(&mut held, shelf, queued, args, &mut out, &mut later))
+                Does::Script(kind) => {
+                    match self.do_script((&mut held, caches), shelf, (queued, kind), args, &mut out, &mut later) {
+                        Err(Stop::Need(need)) => {
+                            release(held);
+                            return Err(need);
+                        }
+                        Err(Stop::Fail(fail)) => Err(fail),
+                        Ok(()) => Ok(()),
+                    }
                 }
-                Does::Data(_) => {
-                    transactions::step(&self.broker, self.tenant.as_ref(), &mut held, (queued, args), &mut out)
+                Does::Stream(_) => do_stream(&self.broker, on, &mut held, shelf, (command, args), &mut out, &mut later),
+                Does::Data(_) if is_move(&self.broker, on, &mut held, command, args) => {
+                    transfer_stream(&self.broker, on, &mut held, shelf, args, &mut out, &mut later)
                 }
+                Does::Data(_) => transactions::step(&self.broker, on, &mut held, command, args, &mut out),
                 Does::Own(_) => transactions::flush_all(&mut held, queued, args, own, &mut out),
             };
             match done {
-                Ok(()) => transactions::record_flush(&self.broker, self.tenant.as_ref(), queued),
+                Ok(()) => transactions::record_flush(&self.broker, self.tenant.as_ref(), (command, queued.database)),
                 Err(fail) => {
                     out.bytes.truncate(begin);
                     out.error(&fail);
                 }
             }
         }
-        Stepped { out, commit: finish(held, &self.caches), later }
+        Ok(Stepped { out, commit: finish(held, caches), later })
     }
 
-    fn do_stream(
+    /// Runs a script as a command of the step.
+    fn do_script<'c>(
         &self,
-        held: &mut Held<'_>,
+        (held, caches): (&mut Held<'c>, &'c BTreeMap<usize, Arc<Cache>>),
         shelf: &Shelf,
-        queued: &Queued,
+        (queued, kind): (&Queued, Scripted),
         args: &[&[u8]],
         out: &mut Writer,
         later: &mut Vec<LocalBoxFuture<'static, Result<()>>>,
-    ) -> Done {
-        let Does::Stream(run) = queued.command.does else {
-            return Ok(());
+    ) -> std::result::Result<(), Stop> {
+        let caller = self.caller.as_ref().expect("invariant: a step with scripts has one");
+        let call = Call::of(&caller.door, queued.command, kind, args).map_err(Stop::Fail)?;
+        let known = caches.values().cloned().collect();
+        let running = Arc::new(Running::new(call.script.name.to_vec(), false, queued.args.clone(), known));
+        // From here on, other threads do not wait for these keys.
+        held.values_mut().for_each(LockedCache::announce);
+        let _entered = caller.door.scripts.lanes.enter(&running);
+        let on = On {
+            caller,
+            caches,
+            database: queued.database,
+            shelf,
+            may_wait: true,
+            may_repeat: self.is_alone,
+            running: Some(running),
         };
-        if queued.command.name != "XADD" {
-            // Entries that were added before can be read after they are durable.
-            block_on(settle(later))?;
-        }
-        let locked = held.get_mut(&queued.database).expect("invariant: its database is locked");
-        let writer = Writer::new(self.is_resp3);
-        let on = (self.tenant.clone(), queued.database, !queued.command.is_write);
-        let mut context = Context::of_step(&self.broker, on, locked as &mut dyn StreamKeys, shelf, writer);
-        let done = block_on(run(&mut context, args));
-        later.append(&mut context.later);
-        done.map(|()| out.put(&context.out.bytes))
+        run::run(&call, on, (held, later), &run::tally_of_lane(&caller.door), out)
     }
+}
 
-    fn moves_stream(&self, held: &mut Held<'_>, queued: &Queued, args: &[&[u8]]) -> bool {
-        let locked = held.get_mut(&queued.database).expect("invariant: its database is locked");
-        transfer::is_transfer(queued.command)
-            && (locked.stream_id(args[1]).is_some()
-                || locked.peek(args[1]).is_none()
-                    && others::stream(&self.broker, self.database(queued.database), args[1]).is_some())
-    }
+/// Locks the named keys of all databases.
+fn lock_all<'c>(caches: &'c BTreeMap<usize, Arc<Cache>>, named: &BTreeMap<usize, Named<'_>>) -> Held<'c> {
+    named.iter().map(|(number, named)| (*number, lock(&caches[number], named))).collect()
+}
 
-    fn transfer(
-        &self,
-        held: &mut Held<'_>,
-        shelf: &Shelf,
-        queued: &Queued,
-        args: &[&[u8]],
-        out: &mut Writer,
-        later: &mut Vec<LocalBoxFuture<'static, Result<()>>>,
-    ) -> Done {
-        let number = queued.database;
-        let other = crate::redis::commands::keys::other_database(args).filter(|other| *other != number);
-        let mut other = other.and_then(|number| held.remove(&number).map(|locked| (number, locked)));
-        let from = held.get_mut(&number).expect("invariant: its database is locked");
-        let sides = Sides {
-            broker: &self.broker,
-            tenant: self.tenant.as_ref(),
-            from: (number, from),
-            other: other.as_mut().map(|(number, locked)| (*number, locked)),
-        };
-        let done = block_on(transfer::run(sides, shelf, args, out, later));
-        if let Some((number, locked)) = other {
-            held.insert(number, locked);
-        }
-        done
+/// Returns the topic of a key, if the key is a stream.
+pub(in crate::redis) fn stream_of(
+    broker: &Arc<Broker>,
+    database: (Tenant<'_>, usize),
+    locked: &mut LockedCache<'_>,
+    key: &[u8],
+) -> Option<TopicId> {
+    locked.stream_id(key).or_else(|| {
+        let is_free = locked.peek(key).is_none();
+        is_free.then(|| others::stream(broker, database, key)).flatten().map(|stream| stream.id())
+    })
+}
+
+/// Runs a command on streams, whose keys and streams are locked.
+pub(in crate::redis) fn do_stream(
+    broker: &Arc<Broker>,
+    (tenant, database): (Tenant<'_>, usize),
+    held: &mut Held<'_>,
+    shelf: &Shelf,
+    (command, args): (&Command, &[&[u8]]),
+    out: &mut Writer,
+    later: &mut Vec<LocalBoxFuture<'static, Result<()>>>,
+) -> Done {
+    let Does::Stream(run) = command.does else {
+        return Ok(());
+    };
+    if command.name != "XADD" {
+        // Entries that were added before can be read after they are durable.
+        block_on(settle(later))?;
     }
+    let locked = held.get_mut(&database).expect("invariant: its database is locked");
+    let writer = Writer::new(out.is_resp3);
+    let on = (tenant.cloned(), database, !command.is_write);
+    let mut context = Context::of_step(broker, on, locked as &mut dyn StreamKeys, shelf, writer);
+    let done = block_on(run(&mut context, args));
+    later.append(&mut context.later);
+    done.map(|()| out.put(&context.out.bytes))
+}
+
+/// Returns `true` if a command moves or copies a stream.
+pub(in crate::redis) fn is_move(
+    broker: &Arc<Broker>,
+    database: (Tenant<'_>, usize),
+    held: &mut Held<'_>,
+    command: &Command,
+    args: &[&[u8]],
+) -> bool {
+    let locked = held.get_mut(&database.1).expect("invariant: its database is locked");
+    transfer::is_transfer(command) && stream_of(broker, database, locked, args[1]).is_some()
+}
+
+/// Moves or copies a stream, which is locked.
+pub(in crate::redis) fn transfer_stream(
+    broker: &Arc<Broker>,
+    (tenant, number): (Tenant<'_>, usize),
+    held: &mut Held<'_>,
+    shelf: &Shelf,
+    args: &[&[u8]],
+    out: &mut Writer,
+    later: &mut Vec<LocalBoxFuture<'static, Result<()>>>,
+) -> Done {
+    // Added entries must be readable before the stream is copied.
+    block_on(settle(later))?;
+    let other = crate::redis::commands::keys::other_database(args).filter(|other| *other != number);
+    let mut other = other.and_then(|number| held.remove(&number).map(|locked| (number, locked)));
+    let from = held.get_mut(&number).expect("invariant: its database is locked");
+    let sides =
+        Sides { broker, tenant, from: (number, from), other: other.as_mut().map(|(number, locked)| (*number, locked)) };
+    let done = block_on(transfer::run(sides, shelf, args, out, later));
+    if let Some((number, locked)) = other {
+        held.insert(number, locked);
+    }
+    done
 }
 
 /// Waits until all writes are durable.
@@ -319,6 +474,15 @@ async fn settle(later: &mut Vec<LocalBoxFuture<'static, Result<()>>>) -> Done {
 
 /// Completes a future on this thread while stripes are locked. It waits only for other threads, which access the disk.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
+    block(None, future).expect("invariant: there is no time limit")
+}
+
+/// Completes a future on this thread, if that is possible until then.
+fn block_until<T>(until: Instant, future: impl Future<Output = T>) -> Option<T> {
+    block(Some(until), future)
+}
+
+fn block<T>(until: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
     struct Unpark(Thread);
 
     impl Wake for Unpark {
@@ -332,10 +496,32 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = std::task::Context::from_waker(&waker);
     loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(done) => return done,
-            Poll::Pending => std::thread::park(),
+        if let Poll::Ready(done) = future.as_mut().poll(&mut context) {
+            return Some(done);
         }
+        match until {
+            None => std::thread::park(),
+            Some(until) => match until.checked_duration_since(Instant::now()) {
+                Some(left) => std::thread::park_timeout(left),
+                None => return None,
+            },
+        }
+    }
+}
+
+/// Locks a stream out of order, for a step that has begun. Returns `false` if it is in use for too long: then waiting
+/// might be a deadlock.
+pub(in crate::redis) fn join_stream(broker: &Arc<Broker>, id: TopicId, shelf: &Shelf) -> bool {
+    let Ok(Some(stream)) = broker.streams.get_by_id(id) else {
+        return false;
+    };
+    let until = Instant::now() + JOIN_MAX;
+    match block_until(until, stream.lock()) {
+        Some(Ok(locked)) => {
+            shelf.borrow_mut().insert(id, locked);
+            true
+        }
+        Some(Err(_)) | None => false,
     }
 }
 

@@ -57,6 +57,12 @@ const WRITTEN: &[(&str, &str)] = &[
     ("CLIENT REPLY", "CLIENT REPLY ON"),
     ("CONFIG SET", "CONFIG SET timeout 0"),
     ("COMMAND GETKEYS", "COMMAND GETKEYS GET k"),
+    ("EVAL", "EVAL return{} 1 k"),
+    ("EVAL_RO", "EVAL_RO return{} 1 k"),
+    ("EVALSHA", "EVALSHA abc 1 k"),
+    ("EVALSHA_RO", "EVALSHA_RO abc 1 k"),
+    ("SCRIPT LOAD", "SCRIPT LOAD return{}"),
+    ("SCRIPT DEBUG", "SCRIPT DEBUG NO"),
 ];
 
 /// Returns the request of a row: what [`WRITTEN`] says, or as many keys as the broker accepts. A wrong number of

@@ -1,0 +1,186 @@
+//! Threads for scripts that may take any time. A thread that serves connections never runs such a script, so that it
+//! delays no client of any door that does not use the same keys.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt::Result as Written;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use broker::metrics::Exposition;
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::Notify;
+
+use super::running::Running;
+use crate::redis::errors::{Done, Fail};
+
+/// Maximum number of threads. They are started when they are needed.
+pub(in crate::redis) const LANES_MAX: usize = 4;
+/// Maximum number of scripts that wait for a thread.
+const QUEUE_MAX: usize = 4096;
+
+/// Guard of a script that runs.
+pub(in crate::redis) struct Entered {
+    lanes: Arc<Lanes>,
+    running: Arc<Running>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut running = self.lanes.running.lock();
+        running.retain(|other| !Arc::ptr_eq(other, &self.running));
+        self.lanes.running_count.store(running.len(), Ordering::Release);
+        drop(running);
+        self.lanes.has_ended.notify_waiters();
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Queue of scripts, which the threads run in the order of their arrival.
+#[derive(Default)]
+pub(in crate::redis) struct Lanes {
+    state: Mutex<Queue>,
+    has_job: Condvar,
+    running: Mutex<Vec<Arc<Running>>>,
+    /// Number of running scripts.
+    running_count: AtomicUsize,
+    has_ended: Notify,
+    begun: AtomicU64,
+    refused: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+    is_closed: bool,
+}
+
+thread_local! {
+    /// Number of the thread for scripts.
+    static LANE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Returns the number of this thread for scripts.
+pub(super) fn lane() -> usize {
+    LANE.get()
+}
+
+impl Lanes {
+    /// Runs a job on one of the threads.
+    pub(in crate::redis) fn run(self: &Arc<Self>, job: Job) -> Done {
+        let mut queue = self.state.lock();
+        if queue.is_closed || queue.jobs.len() == QUEUE_MAX {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Fail::new(format!(
+                "BUSY {QUEUE_MAX} scripts are waiting for a thread: try again later, or end a script with SCRIPT KILL"
+            )));
+        }
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        queue.jobs.push_back(job);
+        if queue.jobs.len() > queue.idle && queue.threads < LANES_MAX {
+            let lanes = self.clone();
+            let number = queue.threads;
+            let started = std::thread::Builder::new().name(format!("script-{number}")).spawn(move || {
+                LANE.set(number);
+                lanes.serve();
+            });
+            match started {
+                Ok(_thread) => queue.threads += 1,
+                Err(error) if queue.threads == 0 => {
+                    drop(queue.jobs.pop_back());
+                    return Err(Fail::new(format!("ERR no thread for scripts could be started: {error}")));
+                }
+                // The other threads run the job.
+                Err(_) => {}
+            }
+        }
+        drop(queue);
+        self.has_job.notify_one();
+        Ok(())
+    }
+
+    /// Runs jobs until the door closes.
+    fn serve(&self) {
+        let mut queue = self.state.lock();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                drop(queue);
+                job();
+                queue = self.state.lock();
+            } else if queue.is_closed {
+                return;
+            } else {
+                queue.idle += 1;
+                self.has_job.wait(&mut queue);
+                queue.idle -= 1;
+            }
+        }
+    }
+
+    /// Ends the threads once they have run what is queued. Running scripts are ended.
+    pub(super) fn close(&self) {
+        let jobs = {
+            let mut queue = self.state.lock();
+            queue.is_closed = true;
+            std::mem::take(&mut queue.jobs)
+        };
+        drop(jobs);
+        self.has_job.notify_all();
+        for running in self.running.lock().iter() {
+            // A script that has changed data runs to its end.
+            let _is_ended = running.kill();
+        }
+    }
+
+    /// Shows a script to other clients until the guard is dropped.
+    pub(in crate::redis) fn enter(self: &Arc<Self>, running: &Arc<Running>) -> Entered {
+        let mut all = self.running.lock();
+        all.push(running.clone());
+        self.running_count.store(all.len(), Ordering::Release);
+        drop(all);
+        Entered { lanes: self.clone(), running: running.clone() }
+    }
+
+    #[inline]
+    pub(in crate::redis) fn is_any_running(&self) -> bool {
+        self.running_count.load(Ordering::Acquire) != 0
+    }
+
+    /// Waits until a script has ended.
+    pub(super) async fn ended(&self, running: &Arc<Running>) {
+        loop {
+            let ended = self.has_ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if !self.running.lock().iter().any(|other| Arc::ptr_eq(other, running)) {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// Returns the scripts that run now.
+    pub(in crate::redis) fn running(&self) -> Vec<Arc<Running>> {
+        self.running.lock().clone()
+    }
+
+    pub(super) fn expose(&self, out: &mut Exposition<'_>) -> Written {
+        let (waiting, threads) = {
+            let queue = self.state.lock();
+            (queue.jobs.len(), queue.threads)
+        };
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        out.counter("thalweg_redis_scripts_queued", "Scripts that ran on a thread for scripts", get(&self.begun))?;
+        out.counter("thalweg_redis_scripts_refused", "Scripts for which the queue was full", get(&self.refused))?;
+        out.gauge("thalweg_redis_scripts_waiting", "Scripts that wait for a thread", waiting as u64)?;
+        out.gauge(
+            "thalweg_redis_scripts_running",
+            "Scripts that run on such a thread",
+            self.running.lock().len() as u64,
+        )?;
+        out.gauge("thalweg_redis_script_threads", "Threads for scripts", threads as u64)
+    }
+}

@@ -1,0 +1,123 @@
+//! Scripts of clients, in Lua 5.1 (`EVAL`). What a script is and how it runs is described in `../DESIGN.md`.
+
+mod bits;
+mod cached;
+pub(super) mod host;
+mod json;
+mod lanes;
+mod msgpack;
+mod packed;
+mod reply;
+pub(super) mod run;
+pub(super) mod running;
+pub(super) mod sha;
+mod state;
+mod straight;
+pub(super) mod text;
+
+use std::fmt::Result as Written;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use broker::Cache;
+use broker::metrics::Exposition;
+
+pub(super) use cached::ScriptCache;
+pub(super) use lanes::Lanes;
+use running::Running;
+
+use super::command::Command;
+use super::errors::{Done, Fail, fixed};
+use super::pause::Pause;
+use text::Script;
+
+/// Time after which clients no longer wait for a script in ms, which `CONFIG SET busy-reply-threshold` changes.
+const BUSY_DEFAULT_MS: u64 = 5000;
+/// Duration of a script from which on clients wait for it without their threads.
+const LONG: Duration = Duration::from_millis(1);
+
+/// Error for a client that wants keys of a script that takes long, in the words of Redis.
+pub(super) const BUSY: Fail =
+    fixed("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.");
+
+/// Scripts of the door: those that clients may call by their SHA-1, and the threads that run them.
+pub(super) struct Scripts {
+    pub(super) cache: ScriptCache,
+    pub(super) lanes: Arc<Lanes>,
+    busy_ms: AtomicU64,
+}
+
+impl Default for Scripts {
+    fn default() -> Self {
+        let busy_ms = AtomicU64::new(BUSY_DEFAULT_MS);
+        Self { cache: ScriptCache::default(), lanes: Arc::default(), busy_ms }
+    }
+}
+
+impl Scripts {
+    /// Sets the time after which clients no longer wait for a script; 0 makes them wait until it ends.
+    pub(super) fn set_busy_ms(&self, ms: u64) {
+        self.busy_ms.store(ms, Ordering::Relaxed);
+    }
+
+    fn busy_after(&self) -> Duration {
+        match self.busy_ms.load(Ordering::Relaxed) {
+            0 => Duration::MAX,
+            ms => Duration::from_millis(ms),
+        }
+    }
+
+    /// Returns `true` if a command has to wait for a script, which holds keys of the command. The keys may be those of
+    /// another database, as the connection is not known.
+    pub(super) fn holds(&self, command: &Command, args: &[&[u8]]) -> bool {
+        let busy_after = self.busy_after();
+        let waits = |running: &Arc<Running>| {
+            running.began.elapsed() < busy_after && running.holds(LONG, command, args, |_| true)
+        };
+        self.lanes.is_any_running() && command.takes(args.len()) && self.lanes.running().iter().any(waits)
+    }
+
+    /// Waits for the end of a pause, and until the scripts that run then have ended, or take so long that clients do not
+    /// wait for them.
+    pub(super) async fn over(self: Arc<Self>, pause: Arc<Pause>) {
+        pause.over().await;
+        let until = |running: &Arc<Running>| running.began.checked_add(self.busy_after());
+        let long = self.lanes.running().into_iter().filter(|running| running.began.elapsed() >= LONG);
+        for running in long {
+            let ended = self.lanes.ended(&running);
+            match until(&running) {
+                // Both the end and the time limit are the end of the wait.
+                Some(until) => drop(tokio::time::timeout_at(until.into(), ended).await),
+                None => ended.await,
+            }
+        }
+    }
+
+    /// Returns `true` if a command is refused, because a script that takes long holds its keys in one of these caches.
+    pub(super) fn refuses(&self, command: &Command, args: &[&[u8]], of: impl Fn(&Cache) -> bool) -> bool {
+        self.lanes.is_any_running()
+            && self.lanes.running().iter().any(|running| running.holds(self.busy_after(), command, args, &of))
+    }
+
+    /// Checks that a script can be compiled.
+    pub(super) fn check(script: &Arc<Script>) -> Done {
+        state::with(|state| state.check(script))?
+    }
+
+    /// Returns the script that has run for the longest time.
+    pub(super) fn longest(&self) -> Option<Arc<Running>> {
+        self.lanes.running().into_iter().min_by_key(|running| running.began)
+    }
+
+    pub(super) fn expose(&self, out: &mut Exposition<'_>) -> Written {
+        self.cache.expose(out)?;
+        self.lanes.expose(out)
+    }
+}
+
+impl Drop for Scripts {
+    fn drop(&mut self) {
+        self.lanes.close();
+    }
+}

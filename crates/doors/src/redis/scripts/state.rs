@@ -1,0 +1,564 @@
+//! A state of Lua in which scripts run: the libraries that Redis has, and a compiled function for each script that has
+//! run in it. Each thread that runs scripts has one. A state keeps nothing of a run: globals and libraries cannot be
+//! changed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+
+use mlua::{Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState};
+use smallvec::SmallVec;
+
+use super::host::{Called, Host};
+use super::running::Running;
+use super::sha::{Sha, hex, sha_of};
+use super::text::Script;
+use super::{bits, json, msgpack, packed, reply};
+use crate::redis::VERSION;
+use crate::redis::errors::{Done, Fail};
+use crate::redis::writer::Writer;
+
+/// Maximum memory of a state in bytes. A script that needs more ends with an error.
+pub(super) const STATE_BYTES_MAX: usize = 128 << 20;
+/// Memory of a state in bytes above which all garbage is collected after a run.
+const COLLECTED_BYTES: usize = STATE_BYTES_MAX / 4;
+/// Maximum number of compiled functions of a state. Beyond it, those of evicted scripts are dropped, then all.
+const COMPILED_MAX: usize = 1024;
+/// Number of keys and arguments up to which no table of them is created by the host.
+const LISTED_MAX: usize = 128;
+/// Instructions between two checks of whether a script is killed.
+const HOOK_INSTRUCTIONS: u32 = 10_000;
+/// Version as Redis encodes it in a number.
+const VERSION_NUMBER: u32 = 0x0007_000f;
+/// State of Redis's generator of random numbers (`src/rand.c`) on startup.
+const RANDOM_FIRST: u64 = 0x1234_abcd_330e;
+
+/// Numbers with which the prelude calls the host for something else than a command.
+const SET_RESP: i64 = 2;
+const CHECK: i64 = 3;
+
+thread_local! {
+    static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
+}
+
+/// State with the functions of its prelude.
+pub(super) struct State {
+    lua: Lua,
+    run: Function,
+    run_with: Function,
+    compiled: HashMap<Sha, (Weak<Script>, Function), foldhash::fast::FixedState>,
+    /// Script that runs now, which other clients may kill.
+    running: Rc<RefCell<Option<Arc<Running>>>>,
+    has_hook: Cell<bool>,
+}
+
+/// Runs `with` with the state of this thread, which is created by its first use.
+pub(super) fn with<R>(with: impl FnOnce(&mut State) -> R) -> Done<R> {
+    STATE.with_borrow_mut(|slot| {
+        let state = match slot {
+            Some(state) => state,
+            None => slot.insert(State::new().map_err(|error| broken(&error))?),
+        };
+        let result = with(state);
+        let used = state.lua.used_memory();
+        if used > COLLECTED_BYTES && (state.lua.gc_collect().is_err() || state.lua.used_memory() > COLLECTED_BYTES) {
+            // Something of a script is still referenced: a new state replaces this one.
+            *slot = None;
+        }
+        Ok(result)
+    })
+}
+
+/// Converts an error of Lua outside of a script.
+fn broken(error: &mlua::Error) -> Fail {
+    Fail::new(format!("ERR Lua failed: {error}"))
+}
+
+impl State {
+    fn new() -> mlua::Result<Self> {
+        let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
+        let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(false))?;
+        lua.set_memory_limit(STATE_BYTES_MAX)?;
+        let (environment, run, run_with): (Table, Function, Function) =
+            lua.load(include_str!("prelude.lua")).set_name("=prelude").call(host(&lua)?)?;
+        lua.set_globals(environment)?;
+        Ok(Self {
+            lua,
+            run,
+            run_with,
+            compiled: HashMap::default(),
+            running: Rc::default(),
+            has_hook: Cell::new(false),
+        })
+    }
+
+    /// Returns the function of a script.
+    fn function(&mut self, script: &Arc<Script>) -> Done<Function> {
+        if let Some((_, function)) = self.compiled.get(&script.sha) {
+            return Ok(function.clone());
+        }
+        let function = compile(&self.lua, &script.text[script.from..], "@user_script")?;
+        if self.compiled.len() >= COMPILED_MAX {
+            self.compiled.retain(|_, (script, _)| script.strong_count() > 0);
+        }
+        if self.compiled.len() >= COMPILED_MAX {
+            self.compiled.clear();
+        }
+        self.compiled.insert(script.sha, (Arc::downgrade(script), function.clone()));
+        Ok(function)
+    }
+
+    /// Checks that a script can be compiled.
+    pub(super) fn check(&mut self, script: &Arc<Script>) -> Done {
+        self.function(script).map(drop)
+    }
+
+    /// Runs a script, and writes its reply.
+    pub(super) fn run(
+        &mut self,
+        script: &Arc<Script>,
+        (keys, args): (&[&[u8]], &[&[u8]]),
+        host: &mut Host<'_, '_>,
+        out: &mut Writer,
+    ) -> Done {
+        let function = self.function(script)?;
+        self.begin(host);
+        let result = self.call(&function, (keys, args), host);
+        self.end();
+        let at = out.bytes.len();
+        let written = match result {
+            Ok((true, value)) => reply::write(&value, host.is_resp3, out),
+            Ok((false, value)) => reply::failure(&value, &script.name).map(|fail| out.error(&fail)),
+            Err(error) => Err(error),
+        };
+        written.map_err(|error| {
+            out.bytes.truncate(at);
+            broken(&error)
+        })?;
+        out.check()
+    }
+
+    fn begin(&self, host: &Host<'_, '_>) {
+        let Some(running) = &host.running else {
+            return;
+        };
+        *self.running.borrow_mut() = Some(running.clone());
+        if !self.has_hook.replace(true) {
+            self.set_hook(HookTriggers::new().every_nth_instruction(HOOK_INSTRUCTIONS));
+        }
+    }
+
+    fn end(&self) {
+        let was = self.running.borrow_mut().take();
+        if was.is_some_and(|running| running.is_killed()) {
+            self.set_hook(HookTriggers::new().every_nth_instruction(HOOK_INSTRUCTIONS));
+        }
+    }
+
+    /// Calls the hook at these times. It ends a script that is killed: then each line of it fails, so that it cannot
+    /// catch the error and continue.
+    fn set_hook(&self, triggers: HookTriggers) {
+        let running = self.running.clone();
+        let set = self.lua.set_global_hook(triggers, move |lua, _| {
+            let running = running.borrow();
+            let Some(running) = running.as_ref() else {
+                return Ok(VmState::Continue);
+            };
+            match running.ended_by() {
+                None => Ok(VmState::Continue),
+                Some(why) => {
+                    // The hook of every line calls the same function.
+                    let text = format!("ERR {why}").into_bytes();
+                    let again = text.clone();
+                    lua.set_global_hook(HookTriggers::EVERY_LINE, move |_, _| Err(raise(again.clone())))?;
+                    Err(raise(text))
+                }
+            }
+        });
+        if set.is_err() {
+            self.has_hook.set(false);
+        }
+    }
+
+    fn call(
+        &self,
+        function: &Function,
+        (keys, args): (&[&[u8]], &[&[u8]]),
+        host: &mut Host<'_, '_>,
+    ) -> mlua::Result<(bool, Value)> {
+        let mut writer = host.writer();
+        let mut buffer = Vec::new();
+        self.lua.scope(|scope| {
+            let command = scope.create_function_mut(|lua: &Lua, args: MultiValue| {
+                answer(lua, &args, host, &mut writer, &mut buffer)
+            })?;
+            if keys.len() + args.len() <= LISTED_MAX {
+                let mut given = MultiValue::with_capacity(keys.len() + args.len() + 3);
+                given.push_back(Value::Function(command));
+                given.push_back(Value::Function(function.clone()));
+                given.push_back(Value::Integer(keys.len() as i64));
+                for bytes in keys.iter().chain(args) {
+                    given.push_back(Value::String(self.lua.create_string(bytes)?));
+                }
+                return self.run.call(given);
+            }
+            let list = |all: &[&[u8]]| -> mlua::Result<Table> {
+                let table = self.lua.create_table_with_capacity(all.len(), 0)?;
+                for bytes in all {
+                    table.raw_push(self.lua.create_string(bytes)?)?;
+                }
+                Ok(table)
+            };
+            self.run_with.call((command, function, list(keys)?, list(args)?))
+        })
+    }
+}
+
+/// Compiles a text, which must not be compiled code.
+fn compile(lua: &Lua, text: &[u8], name: &str) -> Done<Function> {
+    let compiled = lua.load(text).set_name(name).set_mode(mlua::chunk::ChunkMode::Text).into_function();
+    compiled.map_err(|error| {
+        let why = match &error {
+            mlua::Error::SyntaxError { message, .. } => message.clone(),
+            error => error.to_string(),
+        };
+        Fail::new(format!("ERR Error compiling script (new function): {why}"))
+    })
+}
+
+/// Error that a function of the host raises.
+#[derive(Debug)]
+struct Raised {
+    text: Vec<u8>,
+    /// `true` if scripts see a table, as for errors of commands, and not the text.
+    is_table: bool,
+}
+
+impl std::fmt::Display for Raised {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.text))
+    }
+}
+
+impl std::error::Error for Raised {}
+
+/// Returns the error for `redis.call` and others that raise errors as tables.
+fn raise(text: Vec<u8>) -> mlua::Error {
+    mlua::Error::external(Raised { text, is_table: true })
+}
+
+/// Returns what an error of the host is for scripts.
+fn opened(lua: &Lua, error: &Value) -> mlua::Result<Value> {
+    let Value::Error(error) = error else {
+        return Ok(error.clone());
+    };
+    match error.chain().find_map(|error| error.downcast_ref::<Raised>()) {
+        Some(Raised { text, is_table: true }) => Ok(Value::Table(reply::error_table(lua, text)?)),
+        Some(Raised { text, .. }) => Ok(Value::String(lua.create_string(text)?)),
+        None => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            let line =
+                ["runtime error: ", "memory error: "].iter().find_map(|word| line.strip_prefix(word)).unwrap_or(line);
+            Ok(Value::String(lua.create_string(line)?))
+        }
+    }
+}
+
+/// Mark of the prelude, with which `redis.call` does something else. No script has this value.
+const MARK: usize = 1;
+
+fn mark() -> Value {
+    Value::LightUserData(mlua::LightUserData(std::ptr::without_provenance_mut(MARK)))
+}
+
+/// Returns one value.
+fn only(value: Value) -> MultiValue {
+    [value].into_iter().collect()
+}
+
+/// Returns an error that the prelude may raise.
+fn both(error: Value) -> MultiValue {
+    [error, Value::Boolean(true)].into_iter().collect()
+}
+
+/// Runs a command for a script, and returns its reply; with the mark also whether it is an error.
+fn answer(
+    lua: &Lua,
+    args: &MultiValue,
+    host: &mut Host<'_, '_>,
+    writer: &mut Writer,
+    buffer: &mut Vec<u8>,
+) -> mlua::Result<MultiValue> {
+    let does = match (args.front(), args.get(1)) {
+        (Some(Value::LightUserData(given)), Some(Value::Integer(does))) if given.0.addr() == MARK => Some(*does),
+        _ => None,
+    };
+    let raised = |text: &[u8]| match does {
+        None => Err(raise(text.to_vec())),
+        Some(_) => Ok(both(Value::Table(reply::error_table(lua, text)?))),
+    };
+    let given = if does.is_some() { 2 } else { 0 };
+    if does == Some(SET_RESP) {
+        let version = match args.len() {
+            3 => number(args, 2, "setresp").unwrap_or_default(),
+            _ => return raised(b"ERR redis.setresp() requires one argument."),
+        };
+        return match host.set_resp(version) {
+            Ok(()) => Ok(MultiValue::new()),
+            Err(fail) => raised(&fail.text),
+        };
+    }
+    let ends = match arguments(args.iter().skip(given), buffer) {
+        Ok(ends) => ends,
+        Err(why) => return raised(format!("ERR {why}").as_bytes()),
+    };
+    let mut from = 0;
+    let word = |end: &usize| {
+        let word = &buffer[from..*end];
+        from = *end;
+        word
+    };
+    let words: SmallVec<[&[u8]; 8]> = ends.iter().map(word).collect();
+    if does == Some(CHECK) {
+        return match host.may_run(&words) {
+            Ok(may) => Ok(only(Value::Boolean(may))),
+            Err(fail) => raised(&fail.text),
+        };
+    }
+    writer.bytes.clear();
+    match host.call(&words, writer) {
+        Called::Answer if writer.bytes.first() == Some(&b'-') => {
+            let line = writer.bytes.strip_suffix(b"\r\n").unwrap_or(&writer.bytes);
+            raised(&line[1..])
+        }
+        Called::Answer => Ok(only(reply::to_lua(lua, &writer.bytes)?.0)),
+        Called::Fail(fail) => raised(&fail.text),
+    }
+}
+
+/// Copies the arguments of a command, one after the other. Returns the end of each.
+fn arguments<'a>(
+    args: impl Iterator<Item = &'a Value>,
+    buffer: &mut Vec<u8>,
+) -> Result<SmallVec<[usize; 8]>, &'static str> {
+    buffer.clear();
+    let mut ends = SmallVec::new();
+    for arg in args {
+        match arg {
+            Value::String(text) => buffer.extend_from_slice(&text.as_bytes()),
+            Value::Integer(number) => reply::push_number(*number as f64, buffer),
+            Value::Number(number) => reply::push_number(*number, buffer),
+            _ => return Err("Lua redis lib command arguments must be strings or integers"),
+        }
+        ends.push(buffer.len());
+    }
+    if ends.is_empty() {
+        return Err("Please specify at least one argument for this redis lib call");
+    }
+    Ok(ends)
+}
+
+/// Result of a function of the host: its values, or the message of an error.
+pub(super) type Given = Result<MultiValue, String>;
+
+/// Creates a function whose errors are texts with the line of the script, as those of `luaL_error` are.
+pub(super) fn function(
+    lua: &Lua,
+    of: impl Fn(&Lua, &MultiValue) -> mlua::Result<Given> + 'static,
+) -> mlua::Result<Function> {
+    lua.create_function(move |lua, args: MultiValue| {
+        of(lua, &args)?.map_err(|message| {
+            // The level above this function, if it is one of a script.
+            let place = lua.inspect_stack(1, |frame| {
+                let name = frame.source().short_src.as_deref().unwrap_or_default().to_owned();
+                frame.current_line().map(|line| format!("{name}:{line}: "))
+            });
+            let place = place.flatten().unwrap_or_default();
+            mlua::Error::external(Raised { text: format!("{place}{message}").into_bytes(), is_table: false })
+        })
+    })
+}
+
+/// Returns the one value as a result.
+pub(super) fn one(value: Value) -> Given {
+    Ok(only(value))
+}
+
+/// Returns the functions of the host that the prelude needs.
+fn host(lua: &Lua) -> mlua::Result<Table> {
+    let host = lua.create_table()?;
+    host.raw_set("opened", lua.create_function(|lua, error: Value| opened(lua, &error))?)?;
+    host.raw_set("mark", mark())?;
+    host.raw_set("where", lua.create_function(|lua, ()| Ok(place(lua)))?)?;
+    let text = |lua: &Lua, text: mlua::LuaString| lua.create_string(reply::error_text(&text.as_bytes()));
+    host.raw_set("error_text", lua.create_function(text)?)?;
+    let random = Rc::new(Cell::new(RANDOM_FIRST));
+    let seeded = random.clone();
+    host.raw_set("random", function(lua, move |_, args| Ok(next_random(&random, args)))?)?;
+    let seed = function(lua, move |_, args| {
+        Ok(integer(args, 0, "randomseed").map(|seed| {
+            seeded.set((seed as u64 & 0xffff_ffff) << 16 | 0x330e);
+            MultiValue::new()
+        }))
+    })?;
+    host.raw_set("randomseed", seed)?;
+    host.raw_set("redis", redis(lua)?)?;
+    host.raw_set("cjson", json::library(lua)?)?;
+    host.raw_set("cmsgpack", msgpack::library(lua)?)?;
+    host.raw_set("struct", packed::library(lua)?)?;
+    host.raw_set("bit", bits::library(lua)?)?;
+    Ok(host)
+}
+
+/// Returns the file and line of the script that called the prelude.
+fn place(lua: &Lua) -> (Option<String>, Option<i64>) {
+    let mut level = 1;
+    loop {
+        let found = lua.inspect_stack(level, |frame| {
+            let source = frame.source();
+            let name = source.source.as_deref().unwrap_or_default().to_owned();
+            (name, frame.current_line())
+        });
+        match found {
+            None => return (None, None),
+            Some((name, Some(line))) if name != "=prelude" => return (Some(name), Some(line as i64)),
+            Some(_) => level += 1,
+        }
+    }
+}
+
+/// Returns the next random number, as `redis_math_random` of Redis does.
+fn next_random(state: &Cell<u64>, args: &MultiValue) -> Given {
+    const MAX: f64 = i32::MAX as f64;
+    state.set((state.get().wrapping_mul(0x5_deec_e66d).wrapping_add(11)) & 0xffff_ffff_ffff);
+    let part = ((state.get() >> 17) % i32::MAX as u64) as f64 / MAX;
+    let number = match args.len() {
+        0 => part,
+        1 | 2 => {
+            let (low, high) = if args.len() == 1 {
+                (1, integer(args, 0, "random")?)
+            } else {
+                (integer(args, 0, "random")?, integer(args, 1, "random")?)
+            };
+            if low > high {
+                return Err(format!("bad argument #{} to 'random' (interval is empty)", args.len()));
+            }
+            (part * (high - low + 1) as f64).floor() + low as f64
+        }
+        _ => return Err("wrong number of arguments".to_owned()),
+    };
+    one(Value::Number(number))
+}
+
+/// Returns an argument as an integer.
+pub(super) fn integer(args: &MultiValue, at: usize, of: &str) -> Result<i64, String> {
+    number(args, at, of).map(|number| number as i64)
+}
+
+/// Returns an argument as a number; a text that is one counts.
+pub(super) fn number(args: &MultiValue, at: usize, of: &str) -> Result<f64, String> {
+    let given = args.get(at);
+    let found = match given {
+        Some(Value::Integer(number)) => Some(*number as f64),
+        Some(Value::Number(number)) => Some(*number),
+        Some(Value::String(text)) => crate::redis::commands::args::nearest_float(text.as_bytes().trim_ascii()),
+        _ => None,
+    };
+    found.ok_or_else(|| wrong_type(given, at, of, "number"))
+}
+
+/// Returns an argument as text; a number counts.
+pub(super) fn text(args: &MultiValue, at: usize, of: &str) -> Result<Vec<u8>, String> {
+    match args.get(at) {
+        Some(Value::String(text)) => Ok(text.as_bytes().to_vec()),
+        Some(Value::Integer(number)) => Ok(number.to_string().into_bytes()),
+        Some(Value::Number(number)) => Ok(json::digits(*number, 14).into_bytes()),
+        given => Err(wrong_type(given, at, of, "string")),
+    }
+}
+
+fn wrong_type(given: Option<&Value>, at: usize, of: &str, wanted: &str) -> String {
+    let given = given.map_or("no value", type_of);
+    format!("bad argument #{} to '{of}' ({wanted} expected, got {given})", at + 1)
+}
+
+/// Returns the type of a value, as Lua 5.1 names it.
+pub(super) fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Integer(_) | Value::Number(_) => "number",
+        value => value.type_name(),
+    }
+}
+
+/// Returns the parts of the table `redis`, without the functions of commands.
+fn redis(lua: &Lua) -> mlua::Result<Table> {
+    let redis = lua.create_table()?;
+    let sha1hex = |lua: &Lua, args: &MultiValue| {
+        if args.len() != 1 {
+            return Ok(Err("ERR wrong number of arguments".to_owned()));
+        }
+        let text = text(args, 0, "sha1hex").unwrap_or_default();
+        Ok(one(Value::String(lua.create_string(hex(&sha_of(&text)))?)))
+    };
+    redis.raw_set("sha1hex", raising(lua, sha1hex)?)?;
+    redis.raw_set("log", raising(lua, log)?)?;
+    let set_repl = |_: &Lua, args: &MultiValue| {
+        Ok(match (args.len(), args.front()) {
+            (1, Some(Value::Integer(0..=3))) => Ok(MultiValue::new()),
+            (1, _) => {
+                Err("ERR Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.".to_owned())
+            }
+            _ => Err("ERR redis.set_repl() requires one argument.".to_owned()),
+        })
+    };
+    redis.raw_set("set_repl", raising(lua, set_repl)?)?;
+    let constant = |value: bool| move |_: &Lua, _: &MultiValue| Ok(one(Value::Boolean(value)));
+    redis.raw_set("replicate_commands", raising(lua, constant(true))?)?;
+    redis.raw_set("breakpoint", raising(lua, constant(false))?)?;
+    redis.raw_set("debug", raising(lua, |_, _| Ok(Ok(MultiValue::new())))?)?;
+    redis.raw_set("REDIS_VERSION", VERSION)?;
+    redis.raw_set("REDIS_VERSION_NUM", VERSION_NUMBER)?;
+    let numbers = [
+        ("LOG_DEBUG", 0),
+        ("LOG_VERBOSE", 1),
+        ("LOG_NOTICE", 2),
+        ("LOG_WARNING", 3),
+        ("REPL_NONE", 0),
+        ("REPL_AOF", 1),
+        ("REPL_SLAVE", 2),
+        ("REPL_REPLICA", 2),
+        ("REPL_ALL", 3),
+    ];
+    for (name, number) in numbers {
+        redis.raw_set(name, number)?;
+    }
+    Ok(redis)
+}
+
+/// Creates a function whose errors are tables, as those of commands.
+fn raising(lua: &Lua, of: impl Fn(&Lua, &MultiValue) -> mlua::Result<Given> + 'static) -> mlua::Result<Function> {
+    lua.create_function(move |lua, args: MultiValue| of(lua, &args)?.map_err(|message| raise(message.into_bytes())))
+}
+
+/// Logs a message of a script (`luaLogCommand` of Redis).
+fn log(_lua: &Lua, args: &MultiValue) -> mlua::Result<Given> {
+    if args.len() < 2 {
+        return Ok(Err("ERR redis.log() requires two arguments or more.".to_owned()));
+    }
+    let Ok(level) = number(args, 0, "log") else {
+        return Ok(Err("ERR First argument must be a number (log level).".to_owned()));
+    };
+    if !(0.0..=3.0).contains(&level) {
+        return Ok(Err("ERR Invalid debug level.".to_owned()));
+    }
+    let words: Vec<String> = (1..args.len())
+        .filter_map(|at| text(args, at, "log").ok())
+        .map(|text| String::from_utf8_lossy(&text).into_owned())
+        .collect();
+    let message = words.join(" ");
+    // A client must not be able to fill the log of the broker.
+    tracing::debug!(level, message, "a script of a Redis client logs");
+    Ok(Ok(MultiValue::new()))
+}

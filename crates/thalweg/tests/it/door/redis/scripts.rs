@@ -1,0 +1,472 @@
+//! Lua scripts at the Redis door. The expected replies are those of redis-server 7.0.15, unless a test says otherwise.
+
+use std::time::Duration;
+
+use super::commands::{Redis, request, server, until_blocked};
+use crate::support::server::{Server, metric, until};
+
+/// Runs a command whose arguments may have spaces.
+fn run(redis: &mut Redis, words: &[&str]) -> String {
+    let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+    redis.send(&request(&words));
+    redis.answer()
+}
+
+/// Runs a script without keys and arguments.
+fn eval(redis: &mut Redis, script: &str) -> String {
+    run(redis, &["EVAL", script, "0"])
+}
+
+/// Returns the error without the name and the place of the script.
+fn short(answer: &str) -> &str {
+    answer.split(" script: ").next().unwrap_or(answer)
+}
+
+#[tokio::test]
+async fn values_are_converted_as_in_redis() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    assert_eq!(redis.call("SET s x"), "+OK");
+    assert_eq!(redis.call("HSET h a 1"), ":1");
+    let results = [
+        ("return 'text'", "text"),
+        ("return 3.99", ":3"),
+        ("return -0.5", ":0"),
+        ("return 1e30", ":-9223372036854775808"),
+        ("return true", ":1"),
+        ("return false", "nil"),
+        ("return nil", "nil"),
+        ("return", "nil"),
+        ("return {1, 2.9, 'a', nil, 4}", "(:1 :2 a)"),
+        ("return {true, false, 1}", "(:1 nil :1)"),
+        ("return {{}, {{}}}", "(() (()))"),
+        ("return {ok = 'fine'}", "+fine"),
+        ("return {ok = 1}", "()"),
+        ("return {err = 'My Err'}", "-My Err"),
+        ("return redis.error_reply('My Err')", "-My Err"),
+        ("return redis.error_reply('boom')", "-ERR boom"),
+        ("return redis.error_reply(1)", "-ERR wrong number or type of arguments"),
+        ("return redis.status_reply('fine')", "+fine"),
+        ("return redis.status_reply()", "-ERR wrong number or type of arguments"),
+        ("return {double = 3.5}", "3.5"),
+        ("return {map = {a = 1}}", "(a :1)"),
+        ("return redis.call('get', 's')", "x"),
+        ("return redis.call('get', 'none')", "nil"),
+        ("return redis.call('ping')", "+PONG"),
+        ("return redis.call('exists', 's')", ":1"),
+        ("return redis.call('mget', 's', 'none', 's')", "(x nil x)"),
+        ("return redis.call('hgetall', 'h')", "(a 1)"),
+        ("return type(redis.call('get', 'none'))", "boolean"),
+        ("return redis.call('set', 'n', 'v').ok", "OK"),
+        ("redis.call('set', 'n', 3.0) return redis.call('get', 'n')", "3"),
+        ("redis.call('set', 'n', 0.1 + 0.2) return redis.call('get', 'n')", "0.30000000000000004"),
+        ("redis.call('set', 'n', 1e20) return redis.call('get', 'n')", "1e+20"),
+        ("return #KEYS + #ARGV", ":0"),
+        ("return redis.sha1hex('')", "da39a3ee5e6b4b0d3255bfef95601890afd80709"),
+        ("redis.setresp(3) return redis.call('hgetall', 'h').map.a", "1"),
+        ("redis.setresp(3) return type(redis.call('get', 'none'))", "nil"),
+        ("return redis.call('select', 1)", "+OK"),
+        ("return unpack({1, 2, 3})", ":1"),
+        ("return select('#', redis.call('get', 's'), redis.pcall('get', 's'), redis.pcall('nosuch'))", ":3"),
+        (
+            "local t = {} table.insert(t, redis.call('get', 's')) table.insert(t, redis.pcall('get', 's')) return t",
+            "(x x)",
+        ),
+        ("return {type(os), 1}", "-ERR user_script:1: Script attempted to access nonexistent global variable 'os'"),
+    ];
+    for (script, answer) in results {
+        assert_eq!(short(&eval(&mut redis, script)), answer, "{script}");
+    }
+    assert_eq!(
+        run(&mut redis, &["EVAL", "return {KEYS[1], ARGV[1], #KEYS, #ARGV}", "1", "k", "a", "b"]),
+        "(k a :1 :2)"
+    );
+    assert_eq!(redis.call("HELLO 3").starts_with('%'), true);
+    let results = [
+        ("return false", "null"),
+        ("redis.setresp(3) return true", "#t"),
+        ("return true", ":1"),
+        ("return {double = 3.5}", ",3.5"),
+        ("return {map = {a = 1}}", "%(a :1)"),
+        ("return {set = {a = true}}", "~(a)"),
+        ("redis.setresp(3) return redis.call('hgetall', 'h')", "%(a 1)"),
+        ("return redis.call('hgetall', 'h')", "(a 1)"),
+    ];
+    for (script, answer) in results {
+        assert_eq!(eval(&mut redis, script), answer, "{script}");
+    }
+}
+
+#[tokio::test]
+async fn errors_have_the_words_of_redis() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    assert_eq!(redis.call("SET s x"), "+OK");
+    let line = eval(&mut redis, "return redis.call('nosuch')");
+    let whole = "-ERR Unknown Redis command called from script script: 206396248e12c6e742fd7296250433c8d7343b74, on \
+                 @user_script:1.";
+    assert_eq!(line, whole);
+    let errors = [
+        ("return foo", "-ERR user_script:1: Script attempted to access nonexistent global variable 'foo'"),
+        ("foo = 1", "-ERR user_script:1: Attempt to modify a readonly table"),
+        ("redis.x = 1", "-ERR user_script:1: Attempt to modify a readonly table"),
+        ("string.x = 1", "-ERR user_script:1: Attempt to modify a readonly table"),
+        ("KEYS = 1", "-ERR user_script:1: Attempt to modify a readonly table"),
+        ("return rawset(_G, 'a', 1)", "-ERR Attempt to modify a readonly table"),
+        ("setmetatable(_G, {})", "-ERR Attempt to modify a readonly table"),
+        ("getmetatable('').__index.x = 1", "-ERR user_script:1: Attempt to modify a readonly table"),
+        ("table.insert(_G, 1)", "-ERR Attempt to modify a readonly table"),
+        ("return require('x')", "-ERR user_script:1: Script attempted to access nonexistent global variable 'require'"),
+        ("return print", "-ERR user_script:1: Script attempted to access nonexistent global variable 'print'"),
+        ("return redis.call()", "-ERR Please specify at least one argument for this redis lib call"),
+        ("return redis.call({})", "-ERR Lua redis lib command arguments must be strings or integers"),
+        ("return redis.call('get')", "-ERR Wrong number of args calling Redis command from script"),
+        ("return redis.call('blpop', 'a', 0)", "-ERR This Redis command is not allowed from script"),
+        ("return redis.call('multi')", "-ERR This Redis command is not allowed from script"),
+        ("return redis.call('eval', 'return 1', 0)", "-ERR This Redis command is not allowed from script"),
+        ("return redis.call('object', 'foo')", "-ERR Unknown Redis command called from script"),
+        ("return redis.call('lpush', 's', 'a')", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ("return redis.pcall('lpush', 's', 'a')", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ("return redis.call('set', 'a', 'b', 'zz')", "-ERR syntax error"),
+        ("error('boom')", "-ERR user_script:1: boom"),
+        ("error({err = 'MY boom'})", "-MY boom"),
+        ("return 1 + nil", "-ERR user_script:1: attempt to perform arithmetic on a nil value"),
+        ("local function f() return f() + 1 end return f()", "-ERR user_script:1: stack overflow"),
+        ("redis.setresp(4)", "-ERR RESP version must be 2 or 3."),
+        ("redis.set_repl(7)", "-ERR Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE."),
+        ("redis.log(1)", "-ERR redis.log() requires two arguments or more."),
+        ("return redis.acl_check_cmd('foo')", "-ERR Invalid command passed to redis.acl_check_cmd()"),
+        ("syntax error here", "-ERR Error compiling script (new function): user_script:1: '=' expected near 'error'"),
+        ("#!lua flags=foo\nreturn 1", "-ERR Unexpected flag in script shebang: foo"),
+        ("#!foo\nreturn 1", "-ERR Unexpected engine in script shebang: #!foo"),
+        ("#!lua name=x\nreturn 1", "-ERR Unknown lua shebang option: name=x"),
+        ("#!lua", "-ERR Invalid script shebang"),
+        (
+            "#!lua flags=no-writes\nreturn redis.call('set', 'a', 'b')",
+            "-ERR Write commands are not allowed from read-only scripts.",
+        ),
+        (
+            "return redis.call('xread', 'block', 0, 'streams', 'x', '$')",
+            "-ERR xread command is not allowed with BLOCK option from scripts",
+        ),
+    ];
+    for (script, answer) in errors {
+        assert_eq!(short(&eval(&mut redis, script)), answer, "{script}");
+    }
+    // An error in the second line is named there, also behind a line of flags.
+    assert!(eval(&mut redis, "#!lua\nreturn foo").ends_with("on @user_script:2."));
+    assert!(eval(&mut redis, "local a = 1\nfor i = 1, 1 do\nreturn foo end").ends_with("on @user_script:3."));
+    let caught = "local ok, e = pcall(redis.call, 'get') return {tostring(ok), type(e), e}";
+    assert_eq!(eval(&mut redis, caught), "(false string ERR Wrong number of args calling Redis command from script)");
+    assert_eq!(eval(&mut redis, "return {pcall(error, 'x')}"), "(nil x)");
+    assert_eq!(run(&mut redis, &["EVAL", "return 1", "x"]), "-ERR value is not an integer or out of range");
+    assert_eq!(
+        run(&mut redis, &["EVAL", "return 1", "2", "a"]),
+        "-ERR Number of keys can't be greater than number of args"
+    );
+    assert_eq!(run(&mut redis, &["EVAL", "return 1", "-1"]), "-ERR Number of keys can't be negative");
+    let write = "return redis.call('set', KEYS[1], 'b')";
+    let answer = run(&mut redis, &["EVAL_RO", write, "1", "a"]);
+    assert_eq!(short(&answer), "-ERR Write commands are not allowed from read-only scripts.");
+    let flags = run(&mut redis, &["EVAL_RO", "#!lua\nreturn 1", "0"]);
+    assert_eq!(flags, "-ERR Can not execute a script with write flag using *_ro command.");
+}
+
+#[tokio::test]
+async fn scripts_are_called_by_their_sha() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    let missing = "-NOSCRIPT No matching script. Please use EVAL.";
+    let sha = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+    assert_eq!(redis.call("EVALSHA abc 0"), missing);
+    assert_eq!(redis.call(&format!("EVALSHA {sha} 0")), missing);
+    assert_eq!(run(&mut redis, &["SCRIPT", "LOAD", "return 1"]), sha);
+    assert_eq!(redis.call(&format!("EVALSHA {sha} 0")), ":1");
+    assert_eq!(redis.call(&format!("EVALSHA_RO {} 0", sha.to_uppercase())), ":1");
+    assert_eq!(redis.call(&format!("SCRIPT EXISTS {sha} abc")), "(:1 :0)");
+    assert_eq!(redis.call("SCRIPT FLUSH x"), "-ERR SCRIPT FLUSH only support SYNC|ASYNC option");
+    assert_eq!(redis.call("SCRIPT FLUSH"), "+OK");
+    assert_eq!(redis.call(&format!("SCRIPT EXISTS {sha}")), "(:0)");
+    assert_eq!(redis.call(&format!("EVALSHA {sha} 0")), missing);
+    assert_eq!(eval(&mut redis, "return 1"), ":1");
+    assert_eq!(redis.call(&format!("EVALSHA {sha} 0")), ":1", "EVAL keeps the script");
+    assert_eq!(redis.call("SCRIPT KILL"), "-NOTBUSY No scripts in execution right now.");
+}
+
+#[tokio::test]
+async fn libraries_are_those_of_redis() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    let results = [
+        ("return cjson.encode({1, 2, {a = 1}})", r#"[1,2,{"a":1}]"#),
+        ("return cjson.encode({})", "{}"),
+        ("return cjson.encode({1.5, 1e20, 'a/\"\\n', true, cjson.null})", r#"[1.5,1e+20,"a\/\"\n",true,null]"#),
+        ("return cjson.decode('[1, {\"a\": \"\\\\u00e9\"}]')[2].a", "é"),
+        ("return tostring(cjson.decode('null') == cjson.null)", "true"),
+        ("return cjson.decode('[1,')", "-ERR user_script:1: Expected value but found T_END at character 4"),
+        (
+            "return cjson.decode('{x}')",
+            "-ERR user_script:1: Expected object key string but found invalid token at character 2",
+        ),
+        (
+            "return cjson.encode({[1] = 1, [1000] = 2})",
+            "-ERR user_script:1: Cannot serialise table: excessively sparse array",
+        ),
+        ("return cmsgpack.unpack(cmsgpack.pack({1, 'a', {b = -70000}}))[3].b", ":-70000"),
+        ("return {cmsgpack.unpack_one(cmsgpack.pack(1, 2))}", "(:1 :1)"),
+        ("return {struct.unpack('>I2h', struct.pack('>I2h', 258, -3))}", "(:258 :-3 :5)"),
+        ("return struct.size('!4 b i')", ":8"),
+        ("return bit.tohex(bit.bxor(0xff, 0x0f))", "000000f0"),
+        ("return {bit.lshift(1, 31), bit.rshift(-1, 28), bit.arshift(-8, 1)}", "(:-2147483648 :15 :-4)"),
+        ("local t = {3, 1, 2} table.sort(t) return t", "(:1 :2 :3)"),
+        ("local s = 0 for k, v in pairs({a = 1, b = 2}) do s = s + v end return s", ":3"),
+        ("local c = coroutine.wrap(function() coroutine.yield(redis.call('ping').ok) end) return c()", "PONG"),
+        ("return ('abc'):upper() .. string.rep('x', 2)", "ABCxx"),
+        ("return loadstring('return 5')()", ":5"),
+        ("return tostring(loadstring('\\27Lua'))", "nil"),
+        ("return redis.REDIS_VERSION", "7.0.15"),
+        ("return {redis.LOG_WARNING, redis.replicate_commands(), redis.breakpoint()}", "(:3 :1 nil)"),
+    ];
+    for (script, answer) in results {
+        assert_eq!(short(&eval(&mut redis, script)), answer, "{script}");
+    }
+}
+
+/// A script leaves nothing for the next one, whatever it tries.
+#[tokio::test]
+async fn a_script_cannot_change_the_world_of_another_one() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    let attempts = [
+        "local _, real = pairs(string) real.upper = nil",
+        "setfenv(1, {}) x = 1",
+        "pcall(setfenv, 0, {})",
+        "rawset(getfenv(0), 'leak', 1)",
+        "getfenv(0).leak = 1",
+        "getfenv(tostring).leak = 1",
+        "local mt = getmetatable('') mt.__index = nil",
+        "local f = loadstring('leak = 1') f()",
+        "string.upper = nil",
+        "getmetatable(string).__index = nil",
+        "math.random = nil",
+        "setmetatable(string, {})",
+        "rawset(redis, 'call', nil)",
+        "KEYS.leak = 1",
+    ];
+    for script in attempts {
+        eval(&mut redis, script);
+        eval(&mut redis, script);
+        let check = "return {('a'):upper(), tostring(rawget(_G, 'leak')), type(redis.call), type(KEYS.leak), #KEYS}";
+        assert_eq!(eval(&mut redis, check), "(A nil function nil :0)", "after {script}");
+        assert_eq!(
+            short(&eval(&mut redis, "for i = 1, 1 do return leak end")),
+            "-ERR user_script:1: Script attempted to access nonexistent global variable 'leak'"
+        );
+    }
+}
+
+#[tokio::test]
+async fn scripts_are_steps_that_no_client_sees_halfway() {
+    let server = server(&[]);
+    // With a loop on a thread for scripts, without one on the thread of the connection.
+    let scripts = [
+        "redis.call('incr', KEYS[1]) for i = 1, 50 do redis.call('get', KEYS[1]) end redis.call('incr', KEYS[2]) \
+         return 1",
+        "redis.call('incr', KEYS[1]) redis.call('incr', KEYS[2]) return 1",
+        "redis.call('incr', KEYS[1]) redis.call('incr', 'und' .. 'eclared') redis.call('incr', KEYS[2]) return 1",
+    ];
+    for script in scripts {
+        let mut reader = Redis::open(&server);
+        reader.call("FLUSHALL");
+        let writers: Vec<_> = (0..4)
+            .map(|_| {
+                let mut redis = Redis::open(&server);
+                let script = script.to_owned();
+                std::thread::spawn(move || {
+                    (0..100).for_each(|_| assert_eq!(run(&mut redis, &["EVAL", &script, "2", "a", "b"]), ":1"));
+                })
+            })
+            .collect();
+        let read = "return {redis.call('get', KEYS[1]), redis.call('get', KEYS[2])}";
+        for _ in 0..200 {
+            let seen = run(&mut reader, &["EVAL", read, "2", "a", "b"]);
+            let halves: Vec<&str> = seen.trim_matches(['(', ')']).split(' ').collect();
+            assert_eq!(halves[0], halves[1], "{seen}");
+            let seen = reader.call("MGET a b");
+            let halves: Vec<&str> = seen.trim_matches(['(', ')']).split(' ').collect();
+            assert_eq!(halves[0], halves[1], "{seen}");
+        }
+        writers.into_iter().for_each(|writer| writer.join().expect("no writer fails"));
+        assert_eq!(reader.call("MGET a b"), "(400 400)", "{script}");
+    }
+}
+
+#[tokio::test]
+async fn scripts_use_streams_channels_databases_and_keys_that_they_are_not_given() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    let mut listener = Redis::open(&server);
+    assert_eq!(listener.call("SUBSCRIBE news"), "(subscribe news :1)");
+    let results = [
+        (
+            "redis.call('xadd', KEYS[1], '1-1', 'f', 'v') redis.call('xadd', KEYS[1], '2-1', 'f', 'w') \
+             return redis.call('xlen', KEYS[1])",
+            ":2",
+        ),
+        ("return redis.call('xrange', KEYS[1], '-', '+')", "((1-1 (f v)) (2-1 (f w)))"),
+        (
+            "redis.call('set', 'x', 1) redis.call('xadd', KEYS[1], '3-1', 'f', 'x') \
+             return redis.call('xlen', 'stream')",
+            ":3",
+        ),
+        ("return redis.call('xlen', 'str' .. 'eam')", ":3"),
+        ("redis.call('rename', KEYS[1], 'other') return redis.call('type', 'other')", "+stream"),
+        ("redis.call('del', 'other') return redis.call('exists', 'other')", ":0"),
+        ("return redis.call('publish', 'news', 'hello')", ":1"),
+        ("redis.call('select', 3) redis.call('set', 'in3', 'v') return redis.call('get', 'in3')", "v"),
+        ("return redis.call('dbsize')", ":1"),
+        ("for i = 1, 20 do redis.call('set', 'key' .. i, i) end return #redis.call('keys', 'key*')", ":20"),
+        ("return redis.call('del', unpack(redis.call('keys', '*')))", ":21"),
+        ("return redis.call('time')[1] + 0 > 1000000000", ":1"),
+    ];
+    for (script, answer) in results {
+        assert_eq!(run(&mut redis, &["EVAL", script, "1", "stream"]), answer, "{script}");
+    }
+    assert_eq!(listener.answer(), "(message news hello)");
+    assert_eq!(redis.call("EXISTS in3"), ":0");
+    assert_eq!(redis.call("SELECT 3"), "+OK");
+    assert_eq!(redis.call("GET in3"), "v");
+}
+
+#[tokio::test]
+async fn a_transaction_runs_scripts_as_part_of_its_step() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    assert_eq!(redis.call("MULTI"), "+OK");
+    assert_eq!(redis.call("SET a 1"), "+QUEUED");
+    assert_eq!(run(&mut redis, &["EVAL", "return redis.call('incr', KEYS[1])", "1", "a"]), "+QUEUED");
+    assert_eq!(
+        run(&mut redis, &["EVAL", "for i = 1, 3 do redis.call('incr', 'a') end return redis.call('nosuch')", "0"]),
+        "+QUEUED"
+    );
+    assert_eq!(redis.call("GET a"), "+QUEUED");
+    let answer = redis.call("EXEC");
+    assert!(answer.starts_with("(+OK :2 -ERR Unknown Redis command called from script script: "), "{answer}");
+    assert!(answer.ends_with(" 5)"), "{answer}");
+}
+
+/// A client that waits for a key is served by a script, as by any other client, once the script has ended.
+#[tokio::test]
+async fn a_script_serves_blocked_clients() {
+    let server = server(&[]);
+    let mut blocked = Redis::open(&server);
+    let mut redis = Redis::open(&server);
+    blocked.ask("BLPOP list 0");
+    until_blocked(&server, 1).await;
+    assert_eq!(
+        run(
+            &mut redis,
+            &["EVAL", "redis.call('rpush', KEYS[1], 'a', 'b') return redis.call('llen', KEYS[1])", "1", "list"]
+        ),
+        ":2"
+    );
+    assert_eq!(blocked.answer(), "(list a)");
+}
+
+/// Starts a script that runs until it is killed, and returns its connection.
+async fn endless(server: &Server, script: &str, key: &str) -> Redis {
+    let client = server.client("tcp").await;
+    let mut redis = Redis::open(server);
+    let words: Vec<&[u8]> = ["EVAL", script, "1", key].iter().map(|word| word.as_bytes()).collect();
+    redis.send(&request(&words));
+    until("a script that runs", async || metric(&client, "thalweg_redis_scripts_running").await == 1).await;
+    redis
+}
+
+#[tokio::test]
+async fn a_script_that_runs_long_makes_others_busy_and_can_be_killed() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    let forever = "while true do redis.pcall('get', KEYS[1]) end";
+    // The first run of a script locks all keys, the others only those that it was given.
+    let mut first = endless(&server, forever, "key").await;
+    assert_eq!(redis.call("CONFIG SET lua-time-limit 20"), "+OK");
+    let busy = "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
+    assert_eq!(redis.call("GET other"), busy);
+    assert_eq!(redis.call("PING"), "+PONG");
+    assert_eq!(
+        redis.call("FUNCTION KILL"),
+        "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+    );
+    assert_eq!(redis.call("SCRIPT KILL"), "+OK");
+    let killed = first.answer();
+    assert!(killed.contains("Script killed by user with SCRIPT KILL..."), "{killed}");
+    assert_eq!(redis.call("GET other"), "nil");
+
+    let mut second = endless(&server, forever, "key").await;
+    assert_eq!(redis.call("GET key"), busy);
+    assert_eq!(redis.call("MULTI"), "+OK");
+    assert_eq!(redis.call("GET key"), busy);
+    let aborted = format!("-EXECABORT Transaction discarded because of: {}", &busy[1..]);
+    assert_eq!(redis.call("EXEC"), aborted);
+    assert_eq!(redis.call("SCRIPT KILL"), "+OK");
+    assert!(second.answer().contains("Script killed by user with SCRIPT KILL..."));
+    assert_eq!(redis.call("SCRIPT KILL"), "-NOTBUSY No scripts in execution right now.");
+}
+
+#[tokio::test]
+async fn clients_wait_for_a_script_and_other_keys_and_doors_do_not() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    // The second run locks only the stripe of its key.
+    assert_eq!(redis.call("CONFIG SET busy-reply-threshold 0"), "+OK");
+    let script = "local n = tonumber(ARGV[1]) for i = 1, n do local x = i * i end return redis.call('get', KEYS[1])";
+    assert_eq!(run(&mut redis, &["EVAL", script, "1", "key", "1"]), "nil");
+    let mut slow = Redis::open(&server);
+    let words: Vec<&[u8]> = ["EVAL", script, "1", "key", "2e8"].iter().map(|word| word.as_bytes()).collect();
+    slow.send(&request(&words));
+    let client = server.client("tcp").await;
+    until("a script that runs", async || metric(&client, "thalweg_redis_scripts_running").await == 1).await;
+    let mut waiter = Redis::open(&server);
+    waiter.ask("SET key new");
+    let mut other = 0;
+    for at in 0..64 {
+        // Keys of all stripes but one.
+        let mut redis = Redis::open(&server);
+        redis.ask(&format!("SET other{at} 1"));
+        other += usize::from(redis.answer_within(Duration::from_secs(2)) == Some("+OK".to_owned()));
+        if metric(&client, "thalweg_redis_scripts_running").await == 0 {
+            // A fast machine: the rest proves nothing.
+            break;
+        }
+    }
+    assert!(other > 0, "no key was free");
+    assert_eq!(slow.answer(), "nil", "the waiter is served after the script");
+    assert_eq!(waiter.answer(), "+OK");
+    assert_eq!(redis.call("GET key"), "new");
+}
+
+#[tokio::test]
+async fn a_script_that_has_written_is_not_killed() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    let script = "redis.call('set', KEYS[1], 1) local n = 0 while n < 3e8 do n = n + 1 end return n";
+    let mut running = endless(&server, script, "key").await;
+    let answer = redis.call("SCRIPT KILL");
+    assert!(answer.starts_with("-UNKILLABLE Sorry the script already executed write commands"), "{answer}");
+    assert_eq!(running.answer(), ":300000000");
+    assert_eq!(redis.call("GET key"), "1");
+}
+
+#[tokio::test]
+async fn a_script_that_needs_too_much_memory_ends_with_an_error() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    for script in ["local t = {} for i = 1, 1e9 do t[i] = 'x' .. i end", "return string.rep('x', 1e9)"] {
+        for _ in 0..2 {
+            let answer = eval(&mut redis, script);
+            assert!(answer.starts_with("-ERR") && answer.contains("memory"), "{answer}");
+        }
+        assert_eq!(eval(&mut redis, "for i = 1, 1 do return 'the next one' end"), "the next one");
+    }
+}
