@@ -220,6 +220,8 @@ static REDIS: System = System {
         driven("redis", "node-redis", Kind::Node),
         driven("redis", "go-redis", Kind::Go),
         driven("redis", "jedis", Kind::Java("Client", &JEDIS_JARS)),
+        client("redis", "libraries", Kind::Python),
+        client("redis", "libraries-node", Kind::Node),
         client("redis", "differential", Kind::Script).quick(),
         client("redis", "linearizability", Kind::Go),
         client("redis", "pressure", Kind::Script).quick(),
@@ -244,7 +246,8 @@ static REDIS: System = System {
 
 This page lists the tests of unmodified Redis clients from the public registries. They ran against a
 broker of this source tree with a data directory. All clients run the same scenarios, which check
-contents and the texts of errors, and which also pass against redis-server. Three further programs
+contents and the texts of errors, and which also pass against redis-server. Libraries that are built
+of Lua scripts have their own scenarios, in `libraries` and `libraries-node`. Three further programs
 test the broker as a whole:
 
 - `differential` sends the same random commands to a separate broker and to a redis-server.

@@ -1,0 +1,152 @@
+#!/usr/bin/env node
+// Libraries that are built of Lua scripts, as their users write them: client.js HOST:PORT [SCENARIO..]
+
+"use strict";
+
+const assert = require("node:assert");
+const crypto = require("node:crypto");
+
+const { Queue, Worker, QueueEvents } = require("bullmq");
+const Bee = require("bee-queue");
+const Redis = require("ioredis");
+const { RateLimiterRedis } = require("rate-limiter-flexible");
+
+const WAIT_MS = 60_000;
+const [address, ...wanted] = process.argv.slice(2);
+if (!address) {
+  console.error("usage: client.js HOST:PORT [SCENARIO..]");
+  process.exit(2);
+}
+const [host, port] = [address.slice(0, address.lastIndexOf(":")), Number(address.slice(address.lastIndexOf(":") + 1))];
+const connection = { host, port, maxRetriesPerRequest: null };
+const name = `lib-${crypto.randomUUID().slice(0, 8)}`;
+
+async function until(what, holds) {
+  for (const end = Date.now() + WAIT_MS; Date.now() < end; ) {
+    const found = await holds();
+    if (found) return found;
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  throw new Error(`not within ${WAIT_MS} ms: ${what}`);
+}
+
+async function bullmq() {
+  const queue = new Queue(name, { connection });
+  const events = new QueueEvents(name, { connection });
+  const seen = [];
+  const work = async (job) => {
+    seen.push([job.name, Date.now(), job.data.at]);
+    if (job.name === "retried" && job.attemptsMade === 0) throw new Error("as it should");
+    return 2 * (job.data.at ?? 0);
+  };
+  const worker = new Worker(name, work, { connection, concurrency: 4 });
+  const of = (kind) => seen.filter(([each]) => each === kind);
+  try {
+    await events.waitUntilReady();
+    const jobs = await queue.addBulk([...Array(50).keys()].map((at) => ({ name: "plain", data: { at } })));
+    const results = await Promise.all(jobs.map((job) => job.waitUntilFinished(events, WAIT_MS)));
+    assert.deepStrictEqual(results, jobs.map((_, at) => 2 * at));
+    const begin = Date.now();
+    const delayed = await queue.add("delayed", { at: 7 }, { delay: 1000 });
+    const retried = await queue.add("retried", { at: 8 }, { attempts: 3, backoff: { type: "fixed", delay: 200 } });
+    assert.strictEqual(await delayed.waitUntilFinished(events, WAIT_MS), 14);
+    assert.ok(of("delayed")[0][1] - begin >= 950, "the delayed job came too early");
+    assert.strictEqual(await retried.waitUntilFinished(events, WAIT_MS), 16);
+    assert.strictEqual(of("retried").length, 2);
+    await queue.upsertJobScheduler("every", { every: 300 }, { name: "repeated", data: { at: 1 } });
+    await until("three repeated jobs", () => of("repeated").length >= 3);
+    assert.strictEqual(await queue.removeJobScheduler("every"), true);
+    const counts = await queue.getJobCounts("completed", "failed");
+    assert.ok(counts.completed >= 55 && counts.failed === 0, JSON.stringify(counts));
+    await queue.add("last", {}, { priority: 5 });
+    await until("the job with a priority", () => of("last").length === 1);
+  } finally {
+    await worker.close();
+    await events.close();
+    await queue.obliterate({ force: true });
+    await queue.close();
+  }
+}
+
+async function beeQueue() {
+  const queue = new Bee(`${name}-bee`, { redis: { host, port }, activateDelayedJobs: true });
+  try {
+    let attempts = 0;
+    queue.process(4, async (job) => {
+      if (job.data.retried && ++attempts === 1) throw new Error("as it should");
+      return job.data.at + 1;
+    });
+    const done = (job) =>
+      new Promise((resolve, reject) => {
+        job.on("succeeded", resolve);
+        setTimeout(() => reject(new Error("a job has not ended")), WAIT_MS).unref();
+      });
+    const jobs = [...Array(20).keys()].map((at) => queue.createJob({ at }));
+    const results = jobs.map(done);
+    await Promise.all(jobs.map((job) => job.save()));
+    assert.deepStrictEqual(await Promise.all(results), jobs.map((_, at) => at + 1));
+    const retried = queue.createJob({ at: 1, retried: true }).retries(2);
+    const again = done(retried);
+    await retried.save();
+    assert.strictEqual(await again, 2);
+    const begin = Date.now();
+    const delayed = queue.createJob({ at: 2 }).delayUntil(begin + 1000);
+    const later = done(delayed);
+    await delayed.save();
+    assert.strictEqual(await later, 3);
+    assert.ok(Date.now() - begin >= 950, "the delayed job came too early");
+  } finally {
+    await queue.close(2000);
+  }
+}
+
+async function rateLimiter() {
+  const client = new Redis({ host, port, enableOfflineQueue: true });
+  try {
+    const limiter = new RateLimiterRedis({ storeClient: client, points: 25, duration: 5, keyPrefix: name });
+    const tried = await Promise.allSettled([...Array(100)].map(() => limiter.consume("one")));
+    assert.strictEqual(tried.filter(({ status }) => status === "fulfilled").length, 25);
+    const refused = tried.find(({ status }) => status === "rejected").reason;
+    assert.ok(refused.msBeforeNext > 0 && refused.msBeforeNext <= 5000, String(refused.msBeforeNext));
+    assert.strictEqual((await limiter.consume("another", 5)).remainingPoints, 20);
+    assert.strictEqual((await limiter.get("another")).consumedPoints, 5);
+    await limiter.reward("another", 3);
+    assert.strictEqual((await limiter.get("another")).consumedPoints, 2);
+    const short = new RateLimiterRedis({ storeClient: client, points: 1, duration: 1, blockDuration: 1, keyPrefix: `${name}s` });
+    await short.consume("k");
+    await assert.rejects(short.consume("k"));
+    await until("the end of the block", () => short.consume("k").then(() => true, () => false));
+  } finally {
+    await client.quit();
+  }
+}
+
+const SCENARIOS = { bullmq, "bee-queue": beeQueue, "rate-limiter-flexible": rateLimiter };
+
+async function forget() {
+  const client = new Redis({ host, port });
+  for await (const keys of client.scanStream({ match: `*${name}*`, count: 1000 })) {
+    if (keys.length) await client.del(...keys);
+  }
+  await client.quit();
+}
+
+async function main() {
+  console.log(`client libraries-node bullmq ${require("bullmq/package.json").version}`);
+  let isFine = true;
+  for (const scenario of wanted.length ? wanted : Object.keys(SCENARIOS)) {
+    const begin = Date.now();
+    try {
+      await SCENARIOS[scenario]();
+      console.log(`ok ${scenario} (${((Date.now() - begin) / 1000).toFixed(1)} s)`);
+    } catch (error) {
+      isFine = false;
+      if (process.env.COMPAT_TRACE) console.error(error);
+      console.log(`FAILED ${scenario}: ${String(error).split(/\s+/).join(" ").slice(0, 300)}`);
+    }
+    await forget();
+  }
+  process.exit(isFine ? 0 : 1);
+}
+
+main();
