@@ -15,12 +15,14 @@ import re
 import sys
 import time
 
-from commands import Commands, is_unsorted, parsed
+from commands import FORMS, Commands, is_unsorted, parsed
 from resp import ANSWER_SECONDS, NULL, Connection, is_lost, shown
 
 HISTORY_COMMANDS = 2000
 BATCH_COMMANDS = 200
 TRANSACTION_CHANCE = 0.02
+# Commands of histories with scripts, as a part of all others, and the part of their commands that are scripts.
+SCRIPTS_PART, SCRIPT_CHANCE = 0.2, 0.5
 SHORTEN_SECONDS = 60
 # Permitted difference of times to live: the two servers are queried one after the other.
 TTL_SECONDS = 3
@@ -408,6 +410,24 @@ CHANNELS = [b"c1", b"c2", b"news.a", b"other"]
 PATTERNS = [b"c?", b"*", b"news.*", b"[c]1"]
 
 
+# Commands that are in no script: their replies depend on chance, on the time, or on the order of sets and maps.
+NOT_IN_SCRIPTS = UNORDERED | RANDOM | set(TIMES) | {
+    b"CLIENT", b"HGETALL", b"HSCAN", b"OBJECT", b"PUBSUB", b"SCAN", b"SORT", b"SORT_RO", b"SSCAN", b"XINFO", b"XPENDING",
+    b"ZSCAN",
+    # Maps, whose order in a table of Lua has no meaning.
+    b"LCS", b"XREAD", b"XREADGROUP",
+    # The broker allows this only outside of scripts, and other databases only before the first change.
+    b"FLUSHALL", b"SELECT", b"MOVE", b"COPY",
+}
+# Commands that are not sent between scripts: some of their replies depend on the order of a set.
+UNCERTAIN = {b"SORT", b"SORT_RO", b"LPOS"}
+TOOLS = {form.split()[0].encode() for form in FORMS["tools"]}
+
+
+def quoted_in_lua(word):
+    return '"' + "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\{byte:03}" for byte in word) + '"'
+
+
 class Histories:
     def __init__(self, seed, without=()):
         self.commands, self.random = Commands(seed, without), random.Random(seed + 1)
@@ -423,6 +443,26 @@ class Histories:
 
     def some(self, least, most):
         return [latin(self.commands.one()) for _ in range(self.random.randint(least, most))]
+
+    def script(self):
+        """Returns a script of a few commands, in one of the shapes in which scripts use their replies."""
+        pick, commands = self.random, []
+        while not commands:
+            some = self.some(1, 4)
+            commands = [each for each in some if each[0].upper() not in NOT_IN_SCRIPTS | TOOLS]
+        calls = [f"redis.{pick.choice(('call', 'pcall', 'pcall'))}({', '.join(map(quoted_in_lua, each))})" for each in commands]
+        text = pick.choice(("", "", "redis.setresp(3) ", "#!lua\n", "#!lua flags=no-writes\n"))
+        shape = pick.randrange(4)
+        if shape == 0:
+            text += " ".join(f"local r{at} = {call}" for at, call in enumerate(calls)) + f" return r{len(calls) - 1}"
+        elif shape == 1:
+            text += "return {" + ", ".join(calls) + "}"
+        elif shape == 2:
+            text += f"local out = {{}} for at = 1, 2 do out[#out + 1] = {calls[0]} end return out"
+        else:
+            text += f"local ok, found = pcall(function() return {calls[0]} end) return {{tostring(ok), type(found), found}}"
+        keys = sorted({word for each in commands for word in each if is_key(word)}) if pick.random() < 0.7 else []
+        return pick.choice((b"EVAL", b"EVAL", b"EVAL_RO")), text.encode(), str(len(keys)).encode(), *keys
 
     def keys(self):
         return latin(self.random.choices(["s1", "h1", "l1", "e1", "z1", "x1", "none"], k=self.random.randint(1, 3)))
@@ -492,6 +532,16 @@ class Histories:
         yield "send", 1, (b"PUNSUBSCRIBE", *patterns)
         yield "heard", 1, ()
 
+    def scripts(self, count):
+        """Returns `count` items of which many are scripts, on keys that other commands set."""
+        def item():
+            while self.random.random() >= SCRIPT_CHANCE:
+                if (command := latin(self.commands.one()))[0].upper() not in UNCERTAIN:
+                    return [command]
+            return [self.script()]
+
+        return [item() for _ in range(count)], count
+
     def one(self, count):
         """Returns items with about `count` commands."""
         items, done = [], 0
@@ -512,7 +562,7 @@ def commands_of(item):
 
 
 def keys_of(item):
-    """Returns the words that may be keys. The positions of keys are unknown, so that all words are candidates."""
+    """Returns the words that may be keys, except those within scripts. The positions of keys are unknown, so that all words are candidates."""
     keyed = (command for command in commands_of(item) if command[0].upper() not in KEYLESS)
     return {word for command in keyed for word in command[1:] if is_key(word)}
 
@@ -610,8 +660,12 @@ def compare(addresses, seed, commands, is_strict=False, without=()):
     """Returns `True` if there was no difference. Prints a difference."""
     begin = time.monotonic()
     histories, judge, done, protocol = Histories(seed, without), Judge(is_strict), 0, 2
-    while done < commands:
-        items, count = histories.one(min(HISTORY_COMMANDS, commands - done))
+    scripts = 0 if "EVAL" in histories.commands.without else int(commands * SCRIPTS_PART)
+    while done < commands + scripts:
+        if done < commands:
+            items, count = histories.one(min(HISTORY_COMMANDS, commands - done))
+        else:
+            items, count = histories.scripts(min(HISTORY_COMMANDS, commands + scripts - done))
         try:
             found = carried_out(addresses, protocol, judge, items)
         except OSError as error:
