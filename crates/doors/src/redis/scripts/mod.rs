@@ -78,8 +78,8 @@ impl Scripts {
         self.lanes.is_any_running() && command.takes(args.len()) && self.lanes.running().iter().any(waits)
     }
 
-    /// Waits for the end of a pause, and until the scripts that run then have ended, or take so long that clients do not
-    /// wait for them.
+    /// Waits for the end of a pause, and until the scripts that run then have ended, or take so long that clients do
+    /// not wait for them.
     pub(super) async fn over(self: Arc<Self>, pause: Arc<Pause>) {
         pause.over().await;
         let until = |running: &Arc<Running>| running.began.checked_add(self.busy_after());
