@@ -37,6 +37,9 @@ pub mod transactions;
 pub mod streams;
 pub mod cache;
 
+// Traces of records.
+pub mod trace;
+
 // The nodes of a cluster, and the sites of a mesh.
 pub mod cluster;
 pub mod mesh;

@@ -152,6 +152,21 @@ pub const FILTER_BYTES_MAX: usize = 256;
 pub const FILTER_NESTING_MAX: usize = 32;
 /// Maximum number of bytes of history that one read adds to a subscriber's queue.
 pub const BACKFILL_BYTES: usize = 1 << 20;
+/// Maximum number of spans that wait for their export. Each has at most about 1 KiB.
+pub const TRACE_SPANS_MAX: usize = 8192;
+/// Maximum number of traced messages that receivers hold at the same time.
+pub const TRACE_LEASES_MAX: usize = 8192;
+/// Maximum number of traced publishes whose commit is awaited at the same time.
+pub const TRACE_COMMITS_MAX: usize = 4096;
+/// Maximum number of records of one batch that are traced.
+pub const TRACED_PER_BATCH_MAX: usize = 64;
+/// Maximum size in bytes of the compressed records of a batch that are decompressed to find traced ones.
+pub const TRACED_COMPRESSED_BYTES_MAX: usize = 64 << 10;
+/// Maximum size in bytes of these records once they are decompressed.
+pub const TRACED_EXPANDED_BYTES_MAX: usize = 1 << 20;
+/// Maximum length in bytes of the state of tracing systems that is passed on; the length that W3C Trace Context asks
+/// for.
+pub const TRACE_STATE_BYTES_MAX: usize = 512;
 
 const _: () = assert!(BACKFILL_BYTES <= BATCH_BYTES_MAX, "a backfill step is at most one large batch");
 const _: () = assert!(BATCH_BYTES_MAX < SQLITE_QUEUE_BYTES_MAX, "the largest batch waits for the database");
@@ -164,6 +179,7 @@ const _: () = assert!(
     "topics in SQLite have no more memory than this, in addition to what their readers hold"
 );
 const _: () = assert!(PARTITIONS_MAX as usize <= PARTITIONS_TOTAL_MAX);
+const _: () = assert!(3 * TRACED_PER_BATCH_MAX <= TRACE_SPANS_MAX, "the spans of a publish fit into the queue");
 const _: () = assert!(GROUP_METADATA_BYTES_MAX + 300 * GROUP_PARTITIONS_MAX < BATCH_BYTES_MAX, "offsets in one frame");
 const _: () = assert!(
     (GROUP_TOPICS_BYTES_MAX + 1300) * GROUP_MEMBERS_MAX + 300 * GROUP_PARTITIONS_MAX < BATCH_BYTES_MAX,

@@ -62,6 +62,10 @@ impl MessageId {
         let bits = u128::from(high) << 64 | u128::from(low);
         Self((bits & !(VERSION_BITS | VARIANT_BITS) | VERSION | VARIANT).to_be_bytes())
     }
+
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
 }
 
 /// Returns the finalizer of SplitMix64.

@@ -178,6 +178,11 @@ pub struct RecordView<'a> {
 pub type HeaderView<'a> = (&'a [u8], Option<&'a [u8]>);
 
 impl<'a> RecordView<'a> {
+    /// Returns `true` if the record has at least one header.
+    pub fn has_headers(&self) -> bool {
+        self.header_count > 0
+    }
+
     /// Returns the headers in their order. They were checked when the record was read.
     pub fn headers(&self) -> impl Iterator<Item = HeaderView<'a>> + use<'a> {
         let mut rest = self.headers;
