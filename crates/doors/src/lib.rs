@@ -29,3 +29,9 @@ mod throttle;
 pub mod permissions;
 
 pub use door::{Door, Opened, Opening};
+
+/// Headers in which clients of a door send trace contexts, in addition to those of W3C Trace Context.
+#[cfg(feature = "sqs")]
+pub const TRACE_CARRIERS: &[engine::trace::Carrier] = &[sqs::TRACE_CARRIER];
+#[cfg(not(feature = "sqs"))]
+pub const TRACE_CARRIERS: &[engine::trace::Carrier] = &[];

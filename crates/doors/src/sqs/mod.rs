@@ -21,6 +21,7 @@ mod policy;
 mod query;
 mod queues;
 pub mod sigv4;
+mod trace;
 mod visibility;
 mod xml;
 
@@ -63,6 +64,7 @@ use model::Action;
 pub use policy::check_policy;
 use query::Form;
 use sigv4::{Auth, Signer};
+pub use trace::CARRIER as TRACE_CARRIER;
 
 use crate::ledger;
 use crate::login;
