@@ -12,7 +12,7 @@ use net::http::is_own_origin;
 
 const METHODS: &str = "GET, POST, PUT, PATCH, DELETE";
 /// Headers that requests of the door may have, and headers of its responses that pages may read.
-const HEADERS: &str = "content-type, if-match, if-none-match, last-event-id";
+const HEADERS: &str = "content-type, if-match, if-none-match, last-event-id, traceparent, tracestate";
 const EXPOSED: &str = "etag, retry-after, thalweg-expires-ms";
 /// Time for which a browser caches the response to a preflight request, in seconds.
 const PREFLIGHT_SECONDS: &str = "600";

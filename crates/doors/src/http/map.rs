@@ -30,6 +30,7 @@ use super::errors::{Failure, Result};
 use super::names::Names;
 use super::page::Page;
 use super::stream::{self, Events, Session};
+use super::trace::RequestTrace;
 use super::{Http, OPENAPI, Peer, StreamKind, console};
 use crate::strangers::Stranger;
 
@@ -56,8 +57,12 @@ pub(super) async fn publish(State(http): State<Arc<Http>>, Topic(topic): Topic, 
     let acks: Acks = query.get("acks")?.unwrap_or_default();
     let partition: Option<PartitionId> = query.get("partition")?;
     let kind = BodyKind::of_records(request.headers())?;
+    let trace = RequestTrace::of(request.headers());
     let body = codec::read_body(request.into_body(), &http.bodies).await?;
-    let records = codec::parse_records(kind, &body.bytes, query.text("key"))?;
+    let mut records = codec::parse_records(kind, &body.bytes, query.text("key"))?;
+    if let Some(trace) = trace {
+        records.iter_mut().for_each(|record| trace.add_to(record));
+    }
     let published = publish_records(&http.broker, &topic, partition, records).await;
     if acks != Acks::None {
         return Ok(codec::json(StatusCode::OK, &published?));

@@ -15,6 +15,7 @@ mod names;
 mod page;
 mod queues;
 mod stream;
+mod trace;
 
 use crate::{Opened, Opening};
 use futures_util::future::BoxFuture;

@@ -28,6 +28,7 @@ use super::errors::{Failure, Result};
 use super::map::ROOM_WAIT;
 use super::names::Names;
 use super::page::{json_bytes, json_bytes_max};
+use super::trace::RequestTrace;
 use super::{Http, Peer};
 
 /// Maximum bytes of messages in one response. The first message may be larger.
@@ -274,8 +275,13 @@ impl MessageIn {
 pub(super) async fn send(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
     let query = Query::parse(request.uri(), &["group", "dedup", "delay_ms"])?;
     let kind = BodyKind::of_records(request.headers())?;
+    let trace = RequestTrace::of(request.headers());
     let body = codec::read_body(request.into_body(), &http.bodies).await?;
-    let sent = send_drafts(&http.broker, &queue, &drafts(kind, &body.bytes, &query)?).await?;
+    let mut drafts = drafts(kind, &body.bytes, &query)?;
+    if let Some(trace) = trace {
+        drafts.iter_mut().for_each(|draft| trace.add_to_message(&mut draft.headers));
+    }
+    let sent = send_drafts(&http.broker, &queue, &drafts).await?;
     Ok(codec::json(StatusCode::OK, &json!({ "messages": sent })))
 }
 
