@@ -21,6 +21,7 @@ mod subscriptions;
 mod sweep;
 mod times;
 mod topics;
+mod trace;
 mod transform;
 mod transforms;
 

@@ -18,7 +18,7 @@ use super::proto::{
     PublishRequest, PublishResponse, PubsubMessage, Topic, UpdateTopicRequest,
 };
 use super::times::{Bounds, DAY_MS, MINUTE_MS, duration_ms};
-use super::{schemas, snapshots, transforms};
+use super::{schemas, snapshots, trace, transforms};
 
 const DOCUMENT: &str = "pubsub.topic";
 const RETENTION: Bounds = Bounds { min_ms: 10 * MINUTE_MS, max_ms: 31 * DAY_MS };
@@ -283,7 +283,10 @@ async fn send(door: &Door, inner: &str, messages: &[PubsubMessage]) -> Result<Ve
     }
     let headers: Vec<Vec<(&str, &[u8])>> = messages
         .iter()
-        .map(|message| message.attributes.iter().map(|(key, value)| (key.as_str(), value.as_bytes())).collect())
+        .map(|message| {
+            let own = message.attributes.iter().map(|(key, value)| (key.as_str(), value.as_bytes()));
+            own.chain(trace::added(|name| message.attributes.get(name).map(String::as_str))).collect()
+        })
         .collect();
     let messages: Vec<OutMessage<'_>> = messages
         .iter()
@@ -321,7 +324,8 @@ fn check_messages(messages: &[PubsubMessage]) -> Result<()> {
 
 fn check_message(message: &PubsubMessage) -> Result<()> {
     check_size(message)?;
-    let is_reserved = |key: &&String| key.starts_with("goog") || key.starts_with(header::PREFIX);
+    let is_reserved =
+        |key: &&String| key.starts_with("goog") && !trace::is_of_library(key) || key.starts_with(header::PREFIX);
     match message.attributes.keys().find(is_reserved) {
         Some(key) => Err(Failure::invalid(format!("Invalid attribute key: (key={key})"))),
         None => Ok(()),
@@ -379,7 +383,8 @@ pub(super) fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
 /// Returns a received message in the form that is sent to a subscriber.
 pub(super) fn received(received: &broker::Received) -> PubsubMessage {
     let message = &received.message;
-    let attributes = message.headers().map(|(name, value)| (text(name), text(value))).collect();
+    let mut attributes = message.headers().map(|(name, value)| (text(name), text(value))).collect();
+    trace::show(&mut attributes);
     PubsubMessage {
         data: message.body().clone(),
         attributes,
