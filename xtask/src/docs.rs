@@ -27,6 +27,7 @@ keys](../guides/queues.md#define-queues-in-the-configuration-file).
 |---|---|
 | time | a number in the unit that the key ends with, or a text with a unit: `500ms`, `90s`, `5m`, `2h`, `7d` |
 | size | a number of bytes, or a text with a unit: `64KiB`, `16MiB`, `1GiB` |
+| ratio | a number from 0 to 1 |
 | address | `host:port`, a port on this machine only (`7500` is `127.0.0.1:7500`), or `off` |
 
 Variables (`THALWEG_RETENTION_MS=1h`) and flags (`--set retention_ms=1h`) take the same values. A

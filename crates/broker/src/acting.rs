@@ -53,6 +53,11 @@ pub(crate) fn current() -> Option<Acting> {
     ACTING.with_borrow(Clone::clone)
 }
 
+/// Returns the door of the client for whom this thread works.
+pub(crate) fn door() -> Option<Door> {
+    ACTING.with_borrow(|acting| acting.as_ref().map(|acting| acting.door))
+}
+
 /// Returns the address of the client for whom this thread works.
 pub(crate) fn address() -> Option<IpAddr> {
     ACTING.with_borrow(|acting| acting.as_ref().and_then(|acting| acting.address))

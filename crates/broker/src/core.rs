@@ -28,6 +28,7 @@ use crate::producers::ProducerIds;
 use crate::settings::Settings;
 use crate::tenant_quotas::TenantQuotas;
 use crate::topic::{Topic, Topics};
+use crate::traces::Traces;
 use crate::turns::Joining;
 
 /// Maximum concurrent searches for a time in records: decompressed records may be much larger than their batch.
@@ -43,6 +44,7 @@ pub struct Core {
     connection_limits: ConnectionLimits,
     tenant_quotas: Arc<TenantQuotas>,
     metrics: Arc<Metrics>,
+    traces: Arc<Traces>,
     lanes: Lanes,
     budget: LogBudget,
     answers: Answers,
@@ -132,6 +134,7 @@ impl Core {
             peers: Peers::new(settings.peer_limits.clone()),
             budget: LogBudget::new(settings.log_bytes_max),
             answers: Answers::new(settings.response_bytes_max),
+            traces: Arc::new(Traces::new(settings.tracing.as_ref(), settings.clock)),
             settings: Arc::new(settings),
             defaults,
             connection_limits: ConnectionLimits::default(),
@@ -188,6 +191,11 @@ impl Core {
 
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+
+    /// Spans of traced records.
+    pub fn traces(&self) -> &Arc<Traces> {
+        &self.traces
     }
 
     /// Addresses of the doors that serve this broker.
@@ -319,6 +327,7 @@ impl Core {
 
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         self.metrics.expose(out)?;
+        self.traces.expose(out)?;
         self.expose_role(out)?;
         self.audit.expose(out)?;
         self.doors.expose(out)?;

@@ -9,6 +9,7 @@ use engine::mesh::MeshMode;
 use engine::{Error, ErrorKind, Isolation, Offset, PartitionId, RecordBatch, Result};
 use storage::Read;
 
+use crate::acting;
 use crate::core::Core;
 use crate::partition::{Extent, PartitionCell};
 
@@ -117,9 +118,13 @@ impl Core {
         self.check_read_of_records(topic)?;
         self.check_read(topic)?;
         let cell = self.fetched(topic, partition)?;
+        let began_us = self.traces().now_us();
         let (extent, read) = cell.begin_read(offset, bytes_max.min(FETCH_BYTES_MAX))?;
         Ok(match read {
-            Read::Batches(batches) => Some(Fetched::of(extent, batches)),
+            Read::Batches(batches) => {
+                self.trace_fetch(&cell, &batches, offset, began_us);
+                Some(Fetched::of(extent, batches))
+            }
             Read::Cold(_) => None,
         })
     }
@@ -137,21 +142,49 @@ impl Core {
     /// Returns batches of many partitions, in the order of `from`. If they have fewer than `bytes_min` bytes, waits for
     /// more on all of them together. The caller must have checked that the reader may read these topics.
     pub async fn fetch_many(&self, from: &[FetchFrom<'_>], limits: FetchLimits) -> Vec<Result<Fetched>> {
+        let (cells, found, began_us) = self.find_many(from, limits).await;
+        if began_us.is_some() {
+            for ((cell, from), found) in cells.iter().zip(from).zip(&found) {
+                if let (Ok(cell), Ok(found)) = (cell, found) {
+                    self.trace_fetch(cell, &found.batches, from.offset, began_us);
+                }
+            }
+        }
+        found
+    }
+
+    /// Notes the delivery of these batches from an offset on, if their records are traced.
+    fn trace_fetch(&self, cell: &PartitionCell, batches: &[RecordBatch], from: Offset, began_us: Option<u64>) {
+        if let Some(began_us) = began_us {
+            let door = acting::door();
+            batches.iter().for_each(|batch| self.traces().delivered(cell.source(), batch, from, door, began_us));
+        }
+    }
+
+    /// Returns the partitions and what was found there, and when the last read began, if records are traced.
+    async fn find_many(
+        &self,
+        from: &[FetchFrom<'_>],
+        limits: FetchLimits,
+    ) -> (Vec<Result<Arc<PartitionCell>>>, Vec<Result<Fetched>>, Option<u64>) {
         let cell = |from: &FetchFrom<'_>| {
             self.check_read(from.topic)?;
             self.fetched(from.topic, from.partition)
         };
         let cells: Vec<_> = from.iter().map(cell).collect();
+        let mut began_us = self.traces().now_us();
         let all = read_all(&cells, from, &limits).await;
         if limits.wait.is_zero() || all.is_enough(&limits) {
-            return all.found;
+            return (cells, all.found, began_us);
         }
         let deadline = tokio::time::Instant::now() + limits.wait.min(FETCH_WAIT_MAX);
         loop {
             let mut appended: Vec<_> = cells.iter().flatten().map(|cell| cell.appended()).collect();
+            began_us = self.traces().now_us();
             let all = read_all(&cells, from, &limits).await;
             if all.is_enough(&limits) || tokio::time::timeout_at(deadline, any(&mut appended)).await.is_err() {
-                return all.found;
+                drop(appended);
+                return (cells, all.found, began_us);
             }
         }
     }

@@ -74,6 +74,7 @@ mod clock;
 mod doors;
 pub mod metrics;
 mod settings;
+mod traces;
 
 pub use acting::{Acting, ForClient, act_as, act_for, finish, for_client};
 pub use answers::{Answers, FREE_BYTES, Held};
@@ -119,6 +120,7 @@ pub use streams::{LockedStream, NewEntryId, Stream, Streams, TrimTo};
 pub use subscribe::{Origin, SourceStart, Subscribe, Subscription, SubscriptionHandle};
 pub use subscriber::Direct;
 pub use topic::{PartitionStatus, TopicOutline, TopicStatus};
+pub use traces::{LeaseEnd, Place, Span, Step, Traces, TracingSettings};
 pub use transactions::{TransactionSummary, Transactions};
 pub use view::{Receipt, Received};
 pub use wakes::Wakes;

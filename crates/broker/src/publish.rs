@@ -12,10 +12,11 @@ use tokio::time::Instant;
 use crate::channels::Listeners;
 use crate::commit::{Appended, Commit};
 use crate::core::Core;
-use crate::partition::{AppendOptions, Blocking, PartitionCell, Refused};
+use crate::partition::{AppendOptions, Blocking, Kept, PartitionCell, Refused};
 use crate::peers::Created;
 use crate::subscriber::Subscriber;
 use crate::topic::{Topic, refuse_internal};
+use crate::traces::PublishTimes;
 use crate::wakes::Wakes;
 
 /// Outcome of a publish: the position of the batch.
@@ -189,7 +190,8 @@ impl Core {
             Ok(None) => return Ok(None),
             Ok(Some(Named::Channel(channel, listeners))) => {
                 let options = AppendOptions::of(&channel.settings, false, self.now_ms());
-                let options = AppendOptions { groups: to.groups, ..options };
+                let traced_since_us = self.traces().now_us();
+                let options = AppendOptions { groups: to.groups, traced_since_us, ..options };
                 let attempt =
                     channel.partition(0).and_then(|cell| self.try_append(&cell, options, batch, begin, wakes));
                 drop(listeners);
@@ -300,7 +302,8 @@ impl Core {
             Acks::Default => self.settings().ack_on_commit,
         };
         let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
-        AppendOptions { arrival_ms, ..AppendOptions::of(&topic.settings, awaits_commit, now_ms) }
+        let traced_since_us = self.traces().now_us();
+        AppendOptions { arrival_ms, traced_since_us, ..AppendOptions::of(&topic.settings, awaits_commit, now_ms) }
     }
 
     /// Admits a client's batch to a topic, chooses its partition, and attempts to append it.
@@ -380,7 +383,28 @@ impl Core {
         let arrival_ms = appended.arrival_ms;
         let published =
             Published { partition, base_offset, partitions, receivers, is_committed, is_duplicate, arrival_ms };
+        if let (Some(began_us), Some(kept)) = (options.traced_since_us, &appended.kept) {
+            self.trace_publish(cell, kept, began_us, options.awaits_commit);
+        }
         Ok((published, appended.commit))
+    }
+
+    /// Finishes the spans of a publish if its records are traced: now, or when its batch is durable.
+    fn trace_publish(&self, cell: &PartitionCell, kept: &Kept, began_us: u64, awaits_commit: bool) {
+        let Some(appended_us) = self.traces().now_us() else { return };
+        let traced = self.traces().published(cell.source(), &kept.batch);
+        if traced.is_empty() {
+            return;
+        }
+        let term = self.leadership().map(|leadership| leadership.term);
+        let times = PublishTimes { began_us, appended_us, answered_us: None, committed_us: None, term };
+        if !kept.is_durable_later {
+            self.traces().finish_publish(&traced, times, None);
+            return;
+        }
+        if let Some(finish) = self.traces().at_commit(traced, times, awaits_commit) {
+            cell.at_commit(kept.batch.next_offset(), finish);
+        }
     }
 
     /// Returns the id and the epoch of a new producer. Waits for the disk from time to time.

@@ -11,6 +11,7 @@ use crate::audit::AuditSettings;
 use crate::clock::Clock;
 use crate::lanes::LanePolicy;
 use crate::peers::PeerLimits;
+use crate::traces::TracingSettings;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -61,6 +62,8 @@ pub struct Settings {
     pub security: SecuritySettings,
     pub audit: AuditSettings,
     pub peer_limits: PeerLimits,
+    /// Which records are traced; `None` for none.
+    pub tracing: Option<TracingSettings>,
 }
 
 impl Default for Settings {
@@ -93,6 +96,7 @@ impl Default for Settings {
             security: SecuritySettings::default(),
             audit: AuditSettings::default(),
             peer_limits: PeerLimits::default(),
+            tracing: None,
         }
     }
 }

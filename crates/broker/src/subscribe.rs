@@ -12,6 +12,7 @@ use engine::{
 };
 use parking_lot::Mutex;
 
+use crate::acting;
 use crate::channels::{Listener, Place};
 use crate::clock;
 use crate::core::Core;
@@ -132,6 +133,7 @@ impl Core {
                 reuses_sources: request.is_channel,
                 is_whole: request.partition.is_none(),
                 reader: request.origin.reader,
+                door: acting::door(),
                 group: request.group.clone(),
                 permit: request.permit.clone(),
                 hold: Mutex::new(request.hold.take()),
@@ -140,7 +142,7 @@ impl Core {
             request.direct.take(),
             self.lanes().load(lane),
             self.settings(),
-            self.metrics(),
+            (self.metrics(), self.traces()),
         ));
         self.limited.note(&subscriber);
         let mut subscription = Subscription {

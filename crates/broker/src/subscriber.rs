@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::doors::Door;
 use crate::holdings::Hold;
 use crate::lanes::LaneLoad;
 use crate::metrics::Metrics;
@@ -19,6 +20,7 @@ use crate::partition::PartitionCell;
 use crate::permit::Permit;
 use crate::reader::Reader;
 use crate::settings::Settings;
+use crate::traces::Traces;
 use crate::turns::JOINED_AT_ONCE;
 
 /// A connection that takes deliveries on the publisher's own thread, without waking a task.
@@ -41,6 +43,8 @@ pub(crate) struct Scope {
     /// `true` if the subscription reads all partitions of a topic, including those added later.
     pub is_whole: bool,
     pub reader: Reader,
+    /// Door of the client, for traces.
+    pub door: Option<Door>,
     /// Queue group of the subscription.
     pub group: Option<String>,
     pub permit: Permit,
@@ -59,6 +63,7 @@ pub(crate) struct Subscriber {
     lane: Arc<LaneLoad>,
     lane_queue_depth: usize,
     metrics: Arc<Metrics>,
+    traces: Arc<Traces>,
     settings: Arc<Settings>,
     /// Copy of `State::ended`, readable without the lock.
     has_ended: AtomicBool,
@@ -101,7 +106,7 @@ impl Subscriber {
         direct: Option<Box<dyn Direct>>,
         lane: Arc<LaneLoad>,
         settings: &Arc<Settings>,
-        metrics: &Arc<Metrics>,
+        (metrics, traces): (&Arc<Metrics>, &Arc<Traces>),
     ) -> Self {
         lane.subscribers.fetch_add(1, Ordering::Relaxed);
         if !scope.reader.is_mesh() {
@@ -117,6 +122,7 @@ impl Subscriber {
             lane,
             lane_queue_depth: settings.lane_queue_depth,
             metrics: metrics.clone(),
+            traces: traces.clone(),
             settings: settings.clone(),
             has_ended: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
@@ -392,10 +398,27 @@ impl Subscriber {
         self.metrics.delivered_batches.add(batches);
         self.metrics.delivered_records.add(records);
         self.metrics.delivered_bytes.add(bytes);
+        if self.traces.is_on() {
+            self.trace(state, &out[had..]);
+        }
         if let Some(since) = state.waiting_since.take() {
             self.metrics.delivery_wait_seconds.record(since.elapsed());
             if queued > 0 {
                 state.waiting_since = Some(Instant::now());
+            }
+        }
+    }
+
+    /// Notes the delivery of traced records, which is a moment: when the connection takes them.
+    fn trace(&self, state: &State, deliveries: &[Delivery]) {
+        if self.scope.reader.is_mesh() {
+            return;
+        }
+        let Some(now_us) = self.traces.now_us() else { return };
+        for delivery in deliveries {
+            if let Delivery::Batch { source, batch, .. } = delivery {
+                let source = state.sources[*source as usize].source();
+                self.traces.delivered(source, batch, 0, self.scope.door, now_us);
             }
         }
     }

@@ -130,7 +130,7 @@ impl Topic {
         logs: impl Iterator<Item = Log>,
         epoch: Epoch,
     ) -> Arc<Self> {
-        let cell = |(partition, log)| Arc::new(PartitionCell::new(name.clone(), partition, log, epoch));
+        let cell = |(partition, log)| Arc::new(PartitionCell::new((name.clone(), id), partition, log, epoch));
         let partitions = (0..).zip(logs).map(cell).collect();
         let turn = AtomicU32::new(0);
         let is_replaced = AtomicBool::new(false);
@@ -140,7 +140,7 @@ impl Topic {
 
     /// Returns a copy of the topic with partitions added, which no client reads yet.
     pub(crate) fn grown(&self, added: impl Iterator<Item = Log>) -> Arc<Self> {
-        let cell = |(id, log)| Arc::new(PartitionCell::new(self.name.clone(), id, log, self.epoch));
+        let cell = |(id, log)| Arc::new(PartitionCell::new((self.name.clone(), self.id), id, log, self.epoch));
         let added = (self.settings.partitions..).zip(added).map(cell);
         let partitions: Box<[_]> = self.partitions.iter().cloned().chain(added).collect();
         let settings = TopicSettings { partitions: partitions.len() as u32, ..self.settings };

@@ -130,6 +130,10 @@ impl Server {
         if let Some((endpoint, every)) = config.otlp() {
             let otlp = OtlpSettings::parse(endpoint, every)?;
             tokio::spawn(otlp::run(otlp, server.broker.clone(), server.drain()));
+            if server.broker.traces().is_on() {
+                let otlp = OtlpSettings::parse_for_traces(endpoint, every)?;
+                tokio::spawn(otlp::traces::run(otlp, server.broker.clone(), server.drain()));
+            }
         }
         server.open_doors(config, &settings).await?;
         server.resume_mesh();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::mesh::Groups;
-use engine::{DraftBatch, Error, ErrorKind, Offset, Placed, Result, TopicSettings};
+use engine::{DraftBatch, Error, ErrorKind, Offset, Placed, RecordBatch, Result, TopicSettings};
 
 use super::deliver::deliver;
 use super::{PartitionCell, State, await_commit};
@@ -29,6 +29,15 @@ pub(crate) struct AppendedBatch {
     /// Timestamp of the records, if the topic sets timestamps on arrival.
     pub arrival_ms: Option<i64>,
     pub commit: Commit,
+    /// The batch, if its records may be traced and it was not appended before.
+    pub kept: Option<Kept>,
+}
+
+/// A batch that was appended.
+pub(crate) struct Kept {
+    pub batch: RecordBatch,
+    /// `true` if the batch is durable only some time after its append.
+    pub is_durable_later: bool,
 }
 
 /// Reason for which an append did not happen.
@@ -68,6 +77,8 @@ pub(crate) struct AppendOptions {
     /// Queue groups that get the batch.
     pub groups: Groups,
     pub now_ms: u64,
+    /// Time at which the request of the client began, in microseconds since 1970, if records may be traced.
+    pub traced_since_us: Option<u64>,
 }
 
 impl AppendOptions {
@@ -84,6 +95,7 @@ impl AppendOptions {
             at: None,
             groups: Groups::All,
             now_ms,
+            traced_since_us: None,
         }
     }
 
@@ -136,6 +148,7 @@ impl PartitionCell {
                 is_on_disk,
                 arrival_ms: None,
                 commit,
+                kept: None,
             });
         }
         if let Some(at) = options.at
@@ -180,6 +193,7 @@ impl PartitionCell {
                     is_on_disk,
                     arrival_ms: None,
                     commit,
+                    kept: None,
                 });
             }
         };
@@ -192,6 +206,7 @@ impl PartitionCell {
             state.log.append(batch.clone(), options.now_ms, || self.clone()).map_err(Refused::Failed)?;
         }
         room.spend();
+        let kept = options.traced_since_us.map(|_| Kept { batch: batch.clone(), is_durable_later: !commits_now });
         state.queues.iter_mut().for_each(|view| view.make_room(messages));
         state.order.replay(&batch);
         state.note_sent(options, base_offset);
@@ -217,7 +232,7 @@ impl PartitionCell {
         } else {
             Commit::done()
         };
-        Ok(AppendedBatch { base_offset, receivers, is_duplicate: false, is_on_disk, arrival_ms, commit })
+        Ok(AppendedBatch { base_offset, receivers, is_duplicate: false, is_on_disk, arrival_ms, commit, kept })
     }
 
     /// Returns the offset of the next record, after all that were accepted.

@@ -19,6 +19,8 @@ impl Owner for PartitionCell {
         let state = &mut *state;
         let now_ms = if state.queues.is_empty() { 0 } else { state.clock.now_ms() };
         let batches = state.log.commit(mark);
+        let ready = state.traced.partition_point(|(end, _)| *end <= mark);
+        state.traced.drain(..ready).for_each(|(_, finish)| finish(None));
         let stable_end = if state.queues.is_empty() { 0 } else { state.log.stable_end() };
         for batch in batches {
             let groups = groups_of(&mut state.chosen_groups, &batch);
@@ -37,6 +39,7 @@ impl Owner for PartitionCell {
         for (_, committed) in state.uncommitted.drain(..) {
             committed.send(Err(error.clone())).unwrap_or_default();
         }
+        state.traced.drain(..).for_each(|(_, finish)| finish(Some(error)));
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use engine::mesh::Groups;
 use engine::queue::Dedup;
-use engine::{Error, Fanout, Offset, Partition, PartitionId, Result, TopicName};
+use engine::{Error, Fanout, Offset, Partition, PartitionId, Result, TopicId, TopicName};
 use parking_lot::Mutex;
 use storage::LogExtent;
 use tokio::sync::{Notify, oneshot};
@@ -27,12 +27,14 @@ use crate::commit::{Commit, LogNumber};
 use crate::leadership::Epoch;
 use crate::log::Log;
 use crate::subscriber::Subscriber;
+use crate::traces::{AtCommit, Source};
 use crate::view::QueueView;
 
-pub(crate) use append::{AppendOptions, Blocking, Refused};
+pub(crate) use append::{AppendOptions, Blocking, Kept, Refused};
 
 pub(crate) struct PartitionCell {
     pub topic: TopicName,
+    pub topic_id: TopicId,
     pub id: PartitionId,
     state: Mutex<State>,
     /// Fetches that wait for the next append, and their number.
@@ -67,6 +69,8 @@ struct State {
     holds: Vec<(Box<str>, Offset)>,
     /// Waiters for the commit of all records before an offset, ordered by offset.
     uncommitted: Uncommitted,
+    /// Spans that are finished with the commit of all records before an offset, ordered by offset.
+    traced: Vec<(Offset, AtCommit)>,
     /// Groups of the batches that are not committed yet, without those that all groups get.
     chosen_groups: ChosenGroups,
     number: LogNumber,
@@ -91,7 +95,7 @@ pub struct Extent {
 }
 
 impl PartitionCell {
-    pub(crate) fn new(topic: TopicName, id: PartitionId, log: Log, epoch: Epoch) -> Self {
+    pub(crate) fn new((topic, topic_id): (TopicName, TopicId), id: PartitionId, log: Log, epoch: Epoch) -> Self {
         let (end, producers) = log.resume();
         let Epoch { clock, epoch } = epoch;
         let order = Partition::resume(end, producers).led_in(epoch);
@@ -106,6 +110,7 @@ impl PartitionCell {
             dedup: Dedup::default(),
             holds: Vec::new(),
             uncommitted: VecDeque::new(),
+            traced: Vec::new(),
             chosen_groups: VecDeque::new(),
             number: LogNumber::next(),
             is_deleted: false,
@@ -115,6 +120,7 @@ impl PartitionCell {
         };
         Self {
             topic,
+            topic_id,
             id,
             state: Mutex::new(state),
             appended: Notify::new(),
@@ -122,6 +128,11 @@ impl PartitionCell {
             is_fetched: AtomicBool::new(false),
             has_ended_member: AtomicBool::new(false),
         }
+    }
+
+    /// Returns the partition as the origin of records that may be traced.
+    pub(crate) fn source(&self) -> Source<'_> {
+        Source { topic: &self.topic, topic_id: self.topic_id, partition: self.id }
     }
 
     pub(crate) fn extent(&self) -> Extent {
@@ -144,7 +155,9 @@ impl PartitionCell {
         let fanout = std::mem::take(&mut state.fanout);
         (state.mesh_readers, state.routers) = (0, 0);
         let uncommitted = std::mem::take(&mut state.uncommitted);
+        let traced = std::mem::take(&mut state.traced);
         drop(state);
+        traced.into_iter().for_each(|(_, finish)| finish(Some(&self.gone())));
         for (_, committed) in uncommitted {
             // A caller that no longer waits needs no result.
             committed.send(Err(self.gone())).unwrap_or_default();
@@ -163,6 +176,28 @@ impl PartitionCell {
     /// Returns the commit of all records before `end`, which were accepted already.
     pub(crate) fn settled_until(&self, end: Offset) -> Result<Commit> {
         self.state.lock().commit_of(end)
+    }
+
+    /// Calls `finish` when all records before `end`, which were accepted, are committed, or once it is known that they
+    /// will not be. The thread that commits calls it, before any reader sees the records.
+    pub(crate) fn at_commit(&self, end: Offset, finish: AtCommit) {
+        let mut state = self.state.lock();
+        let error = if state.is_deleted {
+            Some(self.gone())
+        } else if end <= state.log.extent().end {
+            None
+        } else {
+            match state.failed.as_deref().cloned().or_else(|| state.log.broken()) {
+                None => {
+                    let at = state.traced.partition_point(|(other, _)| *other <= end);
+                    state.traced.insert(at, (end, finish));
+                    return;
+                }
+                error => error,
+            }
+        };
+        drop(state);
+        finish(error.as_ref());
     }
 
     /// Refuses all changes from here on with this error. What was accepted before keeps its outcome.
@@ -227,7 +262,12 @@ mod tests {
     /// Returns a partition whose log has not committed its only record.
     fn with_a_record_on_its_way() -> PartitionCell {
         let topic = TopicName::parse("t").expect("a name");
-        let cell = PartitionCell::new(topic, 0, Log::in_memory(), Epoch { clock: Clock::SYSTEM, epoch: 1 });
+        let cell = PartitionCell::new(
+            (topic, TopicId::new(1, 1)),
+            0,
+            Log::in_memory(),
+            Epoch { clock: Clock::SYSTEM, epoch: 1 },
+        );
         let mut batch = BatchBuilder::new();
         batch.push(1, None, Some(b"value"), &[]).expect("a small record");
         let batch = batch.finish().expect("a record");

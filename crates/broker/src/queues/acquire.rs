@@ -58,6 +58,9 @@ struct Held {
     queues: Arc<Queues>,
     place: Place,
     leases: Vec<Lease>,
+    lease_ms: u64,
+    /// Time at which the call began, in microseconds since 1970, if messages may be traced.
+    began_us: Option<u64>,
 }
 
 /// A queue, and a partition of its topic.
@@ -96,7 +99,13 @@ impl Acquired {
 
     /// Returns the leases, which the receiver keeps until they expire or are settled.
     pub fn keep(&mut self) -> Vec<Lease> {
-        self.held.take().map_or_else(Vec::new, |mut held| std::mem::take(&mut held.leases))
+        let Some(mut held) = self.held.take() else { return Vec::new() };
+        if let Some(began_us) = held.began_us {
+            let Place { cell, partition, .. } = &held.place;
+            let times = (began_us, held.lease_ms);
+            held.queues.trace_acquired(cell, partition, &self.batches, &held.leases, times);
+        }
+        std::mem::take(&mut held.leases)
     }
 }
 
@@ -184,6 +193,8 @@ impl Queues {
         due_ms: &mut Option<u64>,
     ) -> Result<Acquired> {
         let Place { cell, partition, .. } = place;
+        let began_us = self.core.traces().now_us();
+        let lease_ms = limits.lease_ms;
         loop {
             let until = match limits.isolation {
                 Isolation::Committed => partition.extent().stable_end,
@@ -200,7 +211,8 @@ impl Queues {
             drop(saved);
             *due_ms = [*due_ms, due].into_iter().flatten().min();
             let is_idle = taken.leases.is_empty();
-            let held = Held { queues: self.clone(), place: place.clone(), leases: taken.leases.into_vec() };
+            let leases = taken.leases.into_vec();
+            let held = Held { queues: self.clone(), place: place.clone(), leases, lease_ms, began_us };
             let (acquired, done) = self.read_held(held, limits, room).await?;
             if !acquired.leases().is_empty() {
                 self.events.received.add(acquired.leases().len() as u64);
@@ -288,6 +300,7 @@ impl Queues {
         settlements: &[(Offset, u64, Settlement)],
         attempts_max: u32,
     ) -> Result<std::result::Result<(), LeaseError>> {
+        let began_us = self.core.traces().now_us();
         let Place { cell, topic, partition } = self.place(&from.queue, from.partition).await?;
         let now = self.core.now_ms();
         let (settled, saved) = self.change_view(&partition, cell.id, |view, log| {
@@ -321,6 +334,9 @@ impl Queues {
             saved.wait().await?;
         }
         self.drop_consumed(&topic, &partition, settlements.iter().map(|(offset, ..)| *offset));
+        if let (Some(began_us), Ok(())) = (began_us, &settled) {
+            self.trace_settled(&cell, &partition, settlements, began_us);
+        }
         Ok(settled)
     }
 
@@ -337,6 +353,10 @@ impl Queues {
             }
         })?;
         drop(saved);
+        if let Some(began_us) = self.core.traces().now_us() {
+            let back: Vec<_> = leases.iter().map(|(offset, lease)| (*offset, *lease, Settlement::Back)).collect();
+            self.trace_settled(&cell, &partition, &back, began_us);
+        }
         cell.returned.notify_waiters();
         Ok(())
     }

@@ -20,6 +20,7 @@ mod restore;
 mod send;
 mod snapshots;
 mod status;
+mod traced;
 
 #[cfg(test)]
 mod acquire_tests;

@@ -14,12 +14,14 @@ use tokio::time::Instant;
 
 use super::definitions::is_saved;
 use super::near::Bound;
+use super::traced::Change;
 use crate::clock::Clock;
 use crate::commit::Commit;
 use crate::fetch::FETCH_WAIT_MAX;
 use crate::partition::PartitionCell;
 use crate::queues::Queues;
 use crate::topic::Topic;
+use crate::traces::LeaseEnd;
 use crate::view::{Found, Origin, QueueCell, QueueView, Receipt, Received, Turn, carried_attempts};
 use crate::wakes::Wakes;
 
@@ -109,8 +111,9 @@ impl Queues {
         let bound = self.bound(queue).await?;
         if receive.wait.is_zero() {
             bound.cell.check_exists()?;
+            let began_us = self.core.traces().now_us();
             let (found, _) = self.receive_now(&bound.cell, &bound.topic, receive).await?;
-            self.note_received(&bound.cell, &found);
+            self.note_received(&bound.cell, &found, receive, began_us);
             return Ok(found);
         }
         Box::pin(self.receive_waiting(&bound, receive)).await
@@ -128,13 +131,14 @@ impl Queues {
             cell.check_exists()?;
             // Every message for which a receiver was woken so far can be found from here on.
             cell.unseen_ms.store(0, Ordering::SeqCst);
+            let began_us = self.core.traces().now_us();
             let outcome = self.receive_now(cell, topic, receive).await;
             // If the limit of messages in flight is reached, other receivers would find nothing either.
             waiting.has_looked = !matches!(&outcome, Err(error) if error.kind != ErrorKind::Busy);
             let (found, next_due_ms) = outcome?;
             if !found.is_empty() || Instant::now() >= deadline {
                 drop(waiting);
-                self.note_received(cell, &found);
+                self.note_received(cell, &found, receive, began_us);
                 return Ok(found);
             }
             wait(cell, news, deadline, next_due_ms, self.core.settings().clock).await;
@@ -144,12 +148,19 @@ impl Queues {
     /// Returns messages to the queue as if they had not been received, for a caller that had no room to deliver them.
     pub async fn untake(&self, queue: &str, received: Vec<Received>) -> Result<()> {
         let bound = self.bound(queue).await?;
+        if let Some(began_us) = self.core.traces().now_us() {
+            let back = received.iter().map(|received| (received.receipt, Change::Ends(LeaseEnd::Returned)));
+            self.trace_changes(&bound.cell, back, &vec![Ok(()); received.len()], began_us);
+        }
         drop(Answer { queues: self, cell: &bound.cell, topic: &bound.topic, found: received, bytes: 0, bytes_max: 0 });
         Ok(())
     }
 
-    fn note_received(&self, cell: &QueueCell, found: &[Received]) {
+    fn note_received(&self, cell: &QueueCell, found: &[Received], receive: &Receive, began_us: Option<u64>) {
         if !found.is_empty() {
+            if let Some(began_us) = began_us {
+                self.trace_received(cell, found, receive.lease_ms, began_us);
+            }
             self.events.received.add(found.len() as u64);
             // There may be more messages: a receiver that was not woken for them is woken now.
             cell.wake();
@@ -365,9 +376,13 @@ impl Queues {
     pub async fn ack(self: &Arc<Self>, queue: &str, receipts: &[Receipt]) -> Result<Answers> {
         let now = self.core.now_ms();
         let answers = self
-            .change_leases(queue, receipts, now, |queue, receipt| {
-                queue.ack(receipt.offset, receipt.lease, now).map(drop)
-            })
+            .change_leases(
+                queue,
+                receipts,
+                now,
+                |_| Change::Ends(LeaseEnd::Acked),
+                |queue, receipt| queue.ack(receipt.offset, receipt.lease, now).map(drop),
+            )
             .await?;
         self.events.acked.add(answers.iter().filter(|answer| answer.is_ok()).count() as u64);
         Ok(answers)
@@ -376,7 +391,8 @@ impl Queues {
     /// Changes the remaining time of leases, in ms from now; 0 ends a lease immediately.
     pub async fn extend(self: &Arc<Self>, queue: &str, leases: &[(Receipt, u64)]) -> Result<Answers> {
         let now = self.core.now_ms();
-        self.change_leases(queue, leases, now, |queue, (receipt, lease_ms)| {
+        let change = |(_, lease_ms): &(Receipt, u64)| Change::Extends(*lease_ms);
+        self.change_leases(queue, leases, now, change, |queue, (receipt, lease_ms)| {
             queue.extend(receipt.offset, receipt.lease, now, *lease_ms)
         })
         .await
@@ -386,8 +402,9 @@ impl Queues {
     /// allow that in [`extend`](Self::extend).
     pub async fn extend_expired(self: &Arc<Self>, queue: &str, leases: &[(Receipt, u64)]) -> Result<Answers> {
         let now = self.core.now_ms();
+        let change = |(_, lease_ms): &(Receipt, u64)| Change::Extends(*lease_ms);
         let answers = self
-            .change_leases(queue, leases, now, |queue, (receipt, lease_ms)| {
+            .change_leases(queue, leases, now, change, |queue, (receipt, lease_ms)| {
                 queue.renew(receipt.offset, receipt.lease, now, *lease_ms)
             })
             .await?;
@@ -401,9 +418,13 @@ impl Queues {
         leases.iter().try_for_each(|(_, delay_ms)| check_most("delay_ms", *delay_ms, DELAY_MS_MAX))?;
         let now = self.core.now_ms();
         let answers = self
-            .change_leases(queue, leases, now, |queue, (receipt, delay_ms)| {
-                queue.nack(receipt.offset, receipt.lease, now, *delay_ms)
-            })
+            .change_leases(
+                queue,
+                leases,
+                now,
+                |_| Change::Ends(LeaseEnd::Returned),
+                |queue, (receipt, delay_ms)| queue.nack(receipt.offset, receipt.lease, now, *delay_ms),
+            )
             .await?;
         self.events.returned.add(answers.iter().filter(|answer| answer.is_ok()).count() as u64);
         Ok(answers)
@@ -415,9 +436,13 @@ impl Queues {
         let now = self.core.now_ms();
         let released = |is_released| if is_released { Ok(()) } else { Err(LeaseError::NotLeased) };
         let answers = self
-            .change_leases(queue, receipts, now, |queue, receipt| {
-                released(queue.release(receipt.offset, receipt.lease, now))
-            })
+            .change_leases(
+                queue,
+                receipts,
+                now,
+                |_| Change::Ends(LeaseEnd::Returned),
+                |queue, receipt| released(queue.release(receipt.offset, receipt.lease, now)),
+            )
             .await?;
         let count = answers.iter().filter(|answer| answer.is_ok()).count();
         self.events.returned.add(count as u64);
@@ -425,14 +450,16 @@ impl Queues {
     }
 
     /// Applies a change to leases, partition by partition, and waits until it is durable. Returned messages without an
-    /// attempt left are moved to the dead letters.
+    /// attempt left are moved to the dead letters. `traced` returns what the change means for the span of the lease.
     async fn change_leases<L: Leased>(
         self: &Arc<Self>,
         queue: &str,
         leases: &[L],
         now_ms: u64,
+        traced: impl Fn(&L) -> Change,
         mut change: impl FnMut(&mut Queue, &L) -> std::result::Result<(), LeaseError>,
     ) -> Result<Answers> {
+        let began_us = self.core.traces().now_us();
         let bound = self.bound(queue).await?;
         let cell = &bound.cell;
         let topic = &bound.topic;
@@ -479,6 +506,10 @@ impl Queues {
         }
         for one in buried {
             one.over().await;
+        }
+        if let Some(began_us) = began_us {
+            let changes = leases.iter().map(|lease| (*lease.receipt(), traced(lease)));
+            self.trace_changes(cell, changes, &answers, began_us);
         }
         Ok(answers)
     }

@@ -40,6 +40,8 @@ pub enum Kind {
         /// Largest allowed number of units.
         max: u64,
     },
+    /// A number from 0 to 1.
+    Ratio,
     /// `true` or `false`.
     Bool,
     /// One of these words.
@@ -65,7 +67,8 @@ impl Kind {
     /// Formats a checked value as TOML that the configuration file can contain.
     pub fn show_toml(self, value: &str) -> String {
         let shown = self.show(value);
-        let is_bare = matches!(self, Self::Bool) || (self.is_number() && shown.bytes().all(|b| b.is_ascii_digit()));
+        let is_bare =
+            matches!(self, Self::Bool | Self::Ratio) || (self.is_number() && shown.bytes().all(|b| b.is_ascii_digit()));
         // A larger number does not fit into an integer of TOML.
         if is_bare && shown.len() < 19 { shown } else { toml::Value::String(shown).to_string() }
     }
@@ -260,6 +263,8 @@ pub const KEYS: &[Key] = &[
     key("disable_timings", Broker, Kind::Bool, "false", "Do not record the latency histograms"),
     key("otlp_endpoint", Broker, Kind::Text, "", "OpenTelemetry collector that receives the metrics, such as http://localhost:4318"),
     key("otlp_interval_ms", Broker, MILLIS, "10000", "Interval between exports to otlp_endpoint"),
+    key("tracing", Broker, Kind::Bool, "false", "Send spans of traced records to otlp_endpoint: those whose producers trace them, and those of tracing_sample_ratio"),
+    key("tracing_sample_ratio", Broker, Kind::Ratio, "0", "Share of the records without a trace context that are traced, from 0 to 1"),
     key("log", Broker, Kind::Text, "info", "Log filter: a level, or target=level,..."),
     key("log_format", Broker, Kind::Choice(&LOG_FORMATS), "text", "Format of the log"),
     // Clients.

@@ -10,6 +10,7 @@ pub mod keys;
 mod layers;
 mod mesh;
 mod show;
+mod traces;
 pub mod units;
 
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ pub use definitions::Definitions;
 use keys::{KEYS, Key, Kind, PROFILES, RENAMED, SIZES, Scope};
 pub use layers::ContextUse;
 pub use show::Remark;
+use traces::parse_ratio;
 use units::{parse_bytes, parse_time};
 
 use crate::door_table::{Common, TABLE};
@@ -275,6 +277,7 @@ impl Config {
         for row in &TABLE {
             (row.settings)(self, Common::to_check(self))?;
         }
+        self.check_tracing()?;
         self.may_block()?;
         self.security()?;
         Ok(())
@@ -565,6 +568,7 @@ impl Config {
             security: self.security().unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
             audit: self.audit(),
             peer_limits: self.peer_limits(),
+            tracing: self.tracing(),
         }
     }
 
@@ -659,12 +663,6 @@ impl Config {
         }
     }
 
-    /// Returns the collector for metrics and the export interval, if a collector is set.
-    pub fn otlp(&self) -> Option<(&str, std::time::Duration)> {
-        let endpoint = self.text("otlp_endpoint");
-        (!endpoint.is_empty()).then(|| (endpoint, self.millis("otlp_interval_ms")))
-    }
-
     /// Returns the log filter, and `true` for the JSON format.
     pub fn log(&self) -> (&str, bool) {
         (self.text("log"), self.text("log_format") == "json")
@@ -730,6 +728,7 @@ fn file_entry(path: &Path, name: &str, value: &toml::Value, scope: Scope) -> Res
         toml::Value::String(text) => Ok((key, text.clone())),
         toml::Value::Integer(n) => Ok((key, n.to_string())),
         toml::Value::Boolean(b) => Ok((key, b.to_string())),
+        toml::Value::Float(n) => Ok((key, n.to_string())),
         // The value itself may be a secret.
         other => Err(ConfigError(format!("{place}: {name} is a text, a number or a bool, not {}", other.type_str()))),
     }
@@ -770,6 +769,7 @@ fn check(key: &Key, value: &str) -> std::result::Result<String, String> {
         }
         Kind::Bytes { min, max } => range(parse_bytes(value)?, min, max),
         Kind::Time { unit, min, max } => range(parse_time(value, unit)?, min, max),
+        Kind::Ratio => parse_ratio(value),
         Kind::Bool => match value {
             "true" | "false" => Ok(value.to_owned()),
             _ => Err(format!("'{value}' is neither true nor false")),

@@ -164,6 +164,24 @@ fn a_file_that_is_shown_can_be_read_and_says_the_same() {
 }
 
 #[test]
+fn a_share_of_traced_records_is_a_number_in_the_file_and_in_flags() {
+    let collector = "tracing = true\notlp_endpoint = \"http://localhost:4318\"\n";
+    let ratio = |file: &str, flags: &[(&'static str, &str)]| {
+        let config = load(&format!("{collector}{file}"), &[], flags)?;
+        Ok::<_, ConfigError>(config.broker().tracing.expect("it traces").ratio)
+    };
+    assert_eq!(ratio("", &[]).expect("valid"), 0.0);
+    assert_eq!(ratio("tracing_sample_ratio = 0.01", &[]).expect("valid"), 0.01);
+    assert_eq!(ratio("tracing_sample_ratio = 1", &[]).expect("valid"), 1.0);
+    assert_eq!(ratio("", &[("tracing_sample_ratio", "0.25")]).expect("valid"), 0.25);
+    for wrong in ["-0.1", "1.1", "nan", "\"some\""] {
+        let error = ratio(&format!("tracing_sample_ratio = {wrong}"), &[]).expect_err("not a share").to_string();
+        assert!(error.contains("is not a number from 0 to 1"), "{error}");
+    }
+    assert!(load("tracing_sample_ratio = 0.5", &[], &[]).expect("valid").broker().tracing.is_none(), "it is off");
+}
+
+#[test]
 fn a_value_that_no_profile_changes_is_a_default() {
     let config = load("", &[], &[]).expect("valid");
     let origin = |name: &str| {

@@ -10,6 +10,7 @@ mod peers;
 mod hardening_memory;
 mod resilience;
 mod telemetry;
+mod traces;
 mod fixture;
 mod cut;
 mod moving_leader;

@@ -13,3 +13,4 @@ pub mod cluster;
 #[expect(dead_code, reason = "the tests of the runtime need more of it")]
 pub mod certificates;
 pub mod tunnel;
+pub mod collector;

@@ -29,6 +29,7 @@ use kafka_protocol::messages::{
 use super::raw::{Raw, batch, produce, produced, text, topic};
 use super::security::{SET, log_in};
 use crate::support::access::acls;
+use crate::support::collector::{Collector, PARENT, TRACE};
 use crate::support::server::{Launch, Server, metric, until};
 
 const ACCEPT: i8 = 1;
@@ -223,6 +224,35 @@ async fn records_are_settled_one_by_one() {
     assert_eq!(position(&mut raw).await, (0, 4));
     assert_eq!(one.settle(&[(4, 5, &[0])]).await, 0, "there is nothing at these offsets, its member says");
     assert_eq!(position(&mut raw).await, (0, 6));
+}
+
+/// A record that a producer traces has a span for each of its locks, and one of its acknowledgement.
+#[tokio::test]
+async fn locks_of_a_traced_record_are_spans() {
+    let collector = Collector::start().await;
+    let server = Server::with(&collector.settings(&[]));
+    let mut raw = prepared(&server, 0).await;
+    let mut one = Sharer::join(&server, "one").await;
+    let records = [Record::new("x").with_header("traceparent", PARENT), Record::new("not traced")];
+    let response = raw.call(9, produce("t", 0, -1, batch(Codec::Gzip, &records))).await;
+    assert_eq!(produced(&response).0, 0);
+    assert_eq!(one.fetch(&[], WAIT_MS).await, [(0, 1, 1)]);
+    assert_eq!(one.settle(&[(0, 0, &[RELEASE]), (1, 1, &[ACCEPT])]).await, 0);
+    assert_eq!(one.fetch(&[], WAIT_MS).await, [(0, 0, 2)]);
+    assert_eq!(one.settle(&[(0, 0, &[ACCEPT])]).await, 0);
+    collector.trace(TRACE, &["publish", "ack"]).await;
+    let spans = collector.spans();
+    let of = |operation: &str| spans.iter().filter(|span| span.operation() == operation).collect::<Vec<_>>();
+    let ends: Vec<_> = of("lease").into_iter().map(|span| span.attribute("thalweg.lease.end")).collect();
+    assert_eq!(ends, [Some("returned"), Some("acked")]);
+    let (leases, delivers) = (of("lease"), of("deliver"));
+    assert_eq!(delivers.len(), 2, "{spans:#?}");
+    for (lease, deliver) in leases.iter().zip(&delivers) {
+        assert_eq!(lease.parent(), Some(deliver.id()));
+        assert_eq!(deliver.attribute("messaging.consumer.group.name"), Some("g"));
+        assert_eq!(deliver.attribute("messaging.destination.subscription.name"), None, "it is no queue of a user");
+    }
+    assert_eq!(of("ack")[0].parent(), Some(leases[1].id()));
 }
 
 /// A fetch waits for new records and for released ones.

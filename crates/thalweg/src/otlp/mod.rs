@@ -1,6 +1,8 @@
-//! Export of the metrics to an OpenTelemetry collector: OTLP over HTTP, in its JSON encoding.
+//! Export of the metrics and spans to an OpenTelemetry collector: OTLP over HTTP, in its JSON encoding.
 //!
 //! The exported values are read from the text of `/metrics`, so that the two never differ.
+
+pub mod traces;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +14,7 @@ use broker::metrics::{Collect, Counter, Exposition};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HOST};
-use hyper::{Method, Request, Uri};
+use hyper::{Method, Request, Response, Uri};
 use net::Drain;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
@@ -21,6 +23,8 @@ use crate::exchange::exchange;
 
 /// Path for metrics below the address of a collector.
 const METRICS_PATH: &str = "/v1/metrics";
+/// Path for spans.
+const TRACES_PATH: &str = "/v1/traces";
 /// Time limit for one export.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for the last export, which a stop waits for.
@@ -33,7 +37,7 @@ const CUMULATIVE: u32 = 2;
 /// Collector and export interval.
 #[derive(Clone, Debug)]
 pub struct OtlpSettings {
-    /// URL of the collector, with the path of metrics.
+    /// URL of the collector, with the path of metrics or of spans.
     pub endpoint: Uri,
     /// Interval between exports.
     pub every: Duration,
@@ -52,6 +56,22 @@ impl OtlpSettings {
         };
         let path = if uri.path() == "/" { METRICS_PATH } else { uri.path() };
         let endpoint = Uri::builder().scheme("http").authority(authority.clone()).path_and_query(path);
+        Ok(Self { endpoint: endpoint.build().map_err(io::Error::other)?, every })
+    }
+
+    /// Parses the endpoint of metrics, and returns that of spans: the same collector, with another path.
+    pub fn parse_for_traces(endpoint: &str, every: Duration) -> io::Result<Self> {
+        let metrics = Self::parse(endpoint, every)?.endpoint;
+        let authority = metrics.authority().map_or("", |authority| authority.as_str());
+        let Some(before) = metrics.path().strip_suffix(METRICS_PATH) else {
+            let message = format!(
+                "otlp_endpoint {endpoint}: with tracing = true its path has to end in {METRICS_PATH}, which is \
+                 replaced by {TRACES_PATH} for spans, or be left out"
+            );
+            return Err(io::Error::other(message));
+        };
+        let path = format!("{before}{TRACES_PATH}");
+        let endpoint = Uri::builder().scheme("http").authority(authority).path_and_query(path);
         Ok(Self { endpoint: endpoint.build().map_err(io::Error::other)?, every })
     }
 }
@@ -102,7 +122,15 @@ pub async fn run(settings: OtlpSettings, broker: Arc<Broker>, mut drain: Drain) 
 
 async fn export(endpoint: &Uri, broker: &Broker, began: u64) -> io::Result<()> {
     let text = broker.stats().map_err(io::Error::other)?;
-    let body = to_otlp(&text, began, unix_nanos()).to_string();
+    let answer = post(endpoint, to_otlp(&text, began, unix_nanos()).to_string()).await?;
+    if answer.status().is_success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{}: {}", answer.status(), String::from_utf8_lossy(answer.body()))))
+}
+
+/// Sends a request with a body of JSON to a collector, and returns the response.
+async fn post(endpoint: &Uri, body: String) -> io::Result<Response<Bytes>> {
     let authority = endpoint.authority().ok_or_else(|| io::Error::other("no host"))?;
     let socket =
         TcpStream::connect((authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(80))).await?;
@@ -113,11 +141,7 @@ async fn export(endpoint: &Uri, broker: &Broker, began: u64) -> io::Result<()> {
         .header(CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)))
         .map_err(io::Error::other)?;
-    let answer = exchange(socket, request, ANSWER_BYTES_MAX).await?;
-    if answer.status().is_success() {
-        return Ok(());
-    }
-    Err(io::Error::other(format!("{}: {}", answer.status(), String::from_utf8_lossy(answer.body()))))
+    exchange(socket, request, ANSWER_BYTES_MAX).await
 }
 
 fn unix_nanos() -> u64 {
@@ -164,12 +188,17 @@ fn to_otlp(text: &str, began: u64, now: u64) -> Value {
     }
     let metrics: Vec<Value> = families.iter().filter_map(|(name, family)| metric(name, family, began, now)).collect();
     json!({ "resourceMetrics": [{
-        "resource": { "attributes": [
-            attribute(("service.name", "thalweg")),
-            attribute(("service.version", env!("CARGO_PKG_VERSION"))),
-        ] },
+        "resource": resource(),
         "scopeMetrics": [{ "scope": { "name": "thalweg" }, "metrics": metrics }],
     }] })
+}
+
+/// Returns the description of this process.
+fn resource() -> Value {
+    json!({ "attributes": [
+        attribute(("service.name", "thalweg")),
+        attribute(("service.version", env!("CARGO_PKG_VERSION"))),
+    ] })
 }
 
 fn is_of(name: &str, family: &str) -> bool {
@@ -289,5 +318,17 @@ mod tests {
         assert_eq!(parse("http://localhost:4318/x").expect("valid"), "http://localhost:4318/x");
         assert!(parse("https://localhost:4318").is_err());
         assert!(parse("localhost").is_err());
+    }
+
+    #[test]
+    fn spans_go_to_the_collector_of_the_metrics() {
+        let every = Duration::from_secs(1);
+        let parse = |endpoint: &str| {
+            OtlpSettings::parse_for_traces(endpoint, every).map(|settings| settings.endpoint.to_string())
+        };
+        assert_eq!(parse("http://localhost:4318").expect("valid"), "http://localhost:4318/v1/traces");
+        assert_eq!(parse("http://localhost:4318/a/v1/metrics").expect("valid"), "http://localhost:4318/a/v1/traces");
+        let error = parse("http://localhost:4318/x").expect_err("it is not known where spans go");
+        assert!(error.to_string().contains("/v1/metrics"), "{error}");
     }
 }
