@@ -23,6 +23,7 @@ pub mod sqlite;
 // The disk, its room, and work in the background.
 pub mod disk;
 mod room;
+mod pins;
 mod place;
 mod background;
 
@@ -40,4 +41,5 @@ pub use shard_log::{Front, Kept, ShardLog};
 pub use shared::{StoreSettings, StoredTopic};
 pub use sqlite::{SqlitePartition, SqliteStats, SqliteStore};
 pub use store::manifest::{Manifest, PartitionExtent, Wanted};
+pub use store::snapshot::Snapshot;
 pub use store::{Store, StoreStats, Work};

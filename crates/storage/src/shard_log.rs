@@ -34,6 +34,11 @@ pub trait ShardLog: Send + Sync {
         false
     }
 
+    /// Calls `look` while nothing is committed: until it returns, no owner is notified and no committed entry is
+    /// applied. What it finds in all partitions and in the catalog is therefore the state at one position of the log.
+    /// `look` must be short, and must not append.
+    fn still(&self, look: &mut dyn FnMut());
+
     /// Sets a callback that runs when there is room again after [`ShardLog::admit`] refused a caller for a reason of
     /// this log. The journal has its own.
     fn on_room(&self, _tell: Box<dyn Fn() + Send + Sync>) {}
@@ -100,5 +105,9 @@ impl ShardLog for Journal {
 
     fn is_local(&self) -> bool {
         true
+    }
+
+    fn still(&self, look: &mut dyn FnMut()) {
+        Self::still(self, look);
     }
 }

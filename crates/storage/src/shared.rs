@@ -19,6 +19,7 @@ use crate::log::PartitionLog;
 use crate::partition::DiskPartition;
 use crate::partition::scan::Epochs;
 use crate::partition::segments::Uncached;
+use crate::pins::Pins;
 use crate::place::Place;
 use crate::room::Room;
 use crate::shard_log::ShardLog;
@@ -51,6 +52,9 @@ pub struct StoreSettings {
     /// Bytes of the reserve for a full disk, limited to an eighth of the disk. As many bytes have to be free before
     /// records are taken again, and after a journal file was created ahead of its use.
     pub reserve_bytes: u64,
+    /// Number of the directory if it is new; `None` for a random one. The ids of topics, which views have in their
+    /// records, are made from it: a restored directory has the number of the original one.
+    pub directory: Option<u64>,
     /// `true` if the store has threads for its work. Otherwise nothing is written but in [`crate::Store::turn`]: a
     /// simulation decides when.
     pub has_threads: bool,
@@ -84,6 +88,7 @@ impl Default for StoreSettings {
             compaction: CompactionSettings::default(),
             sqlite: SqliteSettings::default(),
             reserve_bytes: 64 << 20,
+            directory: None,
             has_threads: true,
         }
     }
@@ -117,6 +122,8 @@ pub(crate) struct Shared {
     pub(crate) background: Arc<Background>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) room: Arc<Room>,
+    /// Snapshots that may read files which are not needed otherwise.
+    pub(crate) pins: Arc<Pins>,
     pub(crate) place: Arc<Place>,
     pub(crate) streams: Arc<Streams>,
     /// Leader epochs of the batches in segments.
@@ -130,6 +137,7 @@ impl Shared {
     pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, settings: &StoreSettings, epochs: Epochs) -> Self {
         Self {
             room: Arc::new(Room::new(disk.clone(), dir, settings.reserve_bytes, settings.journal.file_bytes)),
+            pins: Arc::default(),
             place: Arc::new(Place::new(disk.clone(), dir)),
             disk,
             dir: dir.to_path_buf(),

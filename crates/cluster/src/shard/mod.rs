@@ -714,6 +714,15 @@ impl ShardLog for Shard {
         self.on_room.get_or_init(|| tell);
     }
 
+    fn still(&self, look: &mut dyn FnMut()) {
+        {
+            let _settling = self.settling.lock();
+            look();
+        }
+        // Another thread may have left its part to the one that held the lock.
+        self.settle(false);
+    }
+
     fn keep(&self) -> Option<Kept> {
         let (base, settled) = self.machine.lock().keep();
         let origin = self.places.lock().need_after(settled);

@@ -206,6 +206,8 @@ struct Shared {
     writer: Mutex<Writer>,
     finished: Mutex<Finished>,
     is_next: Condvar,
+    /// Held while the owners of a block are notified.
+    notifying: Mutex<()>,
     /// Position before which all is synced.
     synced: AtomicU64,
     /// Bytes of the current file that records may take if no other file is ready.
@@ -312,6 +314,7 @@ impl Journal {
             finished: Mutex::new(Finished { turn: 0, origin, is_over: false }),
             writer: Mutex::new(writer),
             is_next: Condvar::new(),
+            notifying: Mutex::default(),
             broken: OnceLock::new(),
             counts: Counts::default(),
         });
@@ -493,6 +496,12 @@ impl Journal {
         self.shared.synced.load(Ordering::Acquire)
     }
 
+    /// Calls `look` between the notifications of two blocks: see [`ShardLog::still`](crate::ShardLog::still).
+    pub(crate) fn still(&self, look: &mut dyn FnMut()) {
+        let _notifying = self.shared.notifying.lock();
+        look();
+    }
+
     /// Returns the origin for a reader that has all entries whose owners were notified that they are durable.
     pub fn origin(&self) -> Origin {
         self.shared.finished.lock().origin
@@ -672,7 +681,10 @@ impl Shared {
         }
         // Other blocks wait for this turn: owners are notified in order, without the lock that other callers need.
         self.synced.store(written.origin.position, Ordering::Release);
-        notify_owners(written.entries, |owner, mark| owner.committed(mark));
+        {
+            let _notifying = self.notifying.lock();
+            notify_owners(written.entries, |owner, mark| owner.committed(mark));
+        }
         let mut finished = self.finished.lock();
         finished.turn += 1;
         finished.origin = written.origin;

@@ -9,6 +9,7 @@
 //! readers. Later it is written to a segment, many batches together, and may leave the tail.
 
 mod compact;
+mod copied;
 pub(crate) mod index;
 pub mod scan;
 mod node;
@@ -548,10 +549,12 @@ impl DiskPartition {
         Ok(Some(stats))
     }
 
-    /// Removes files that the last checkpoint no longer names.
-    pub(crate) fn sweep(&self) {
+    /// Removes files that the last checkpoint no longer names, unless `keeps_files`.
+    pub(crate) fn sweep(&self, keeps_files: bool) {
         let mut segments = self.segments.lock();
-        segments.sweep();
+        if !keeps_files {
+            segments.sweep();
+        }
         self.state.lock().segment_bytes = segments.bytes();
     }
 

@@ -96,7 +96,7 @@ impl DiskPartition {
     /// is damaged here.
     pub(crate) fn lacks(&self, other: &PartitionExtent) -> (Offset, bool) {
         let state = self.state.lock();
-        (state.end, state.end < other.start.max(other.compacted.to) || (state.damage.is_some() && !state.is_replaced))
+        (state.end, other.is_beyond(state.end) || (state.damage.is_some() && !state.is_replaced))
     }
 
     /// Begins to replace all records by those of another node with this extent. A checkpoint keeps the old ones until
@@ -151,6 +151,12 @@ impl DiskPartition {
 }
 
 impl PartitionExtent {
+    /// Returns `true` if a copy that ends at an offset cannot be continued up to this extent, but has to be replaced:
+    /// records after it are deleted, or compacted together with the records without a value that replaced its own.
+    pub fn is_beyond(&self, end: Offset) -> bool {
+        end < self.start.max(self.compacted.to)
+    }
+
     pub(crate) fn decode_producers(&self) -> Result<Producers> {
         if self.producers.is_empty() { Ok(Producers::default()) } else { Producers::decode(self.producers.clone()) }
     }

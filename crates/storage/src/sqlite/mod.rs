@@ -317,6 +317,11 @@ impl SqliteStore {
         Ok(catalog.add(id, name, settings, partitions, &self.shared))
     }
 
+    /// Returns the number of topics.
+    pub(crate) fn topic_count(&self) -> usize {
+        self.catalog.lock().topics().len()
+    }
+
     /// Refuses a name whose previous topic may return after a crash.
     pub(crate) fn check_free(&self, name: &TopicName) -> Result<()> {
         if self.shared.deleting.lock().contains(name) {

@@ -33,6 +33,9 @@ pub(super) struct Written {
 impl Store {
     /// Removes the files of topics whose deletion is durable. Failed removals are retried.
     pub(super) fn remove_deleted(&self) {
+        if self.keeps_files() {
+            return;
+        }
         let deleted = std::mem::take(&mut *self.shared.deleted.lock());
         if deleted.is_empty() || self.broken().is_some() {
             return;
@@ -214,8 +217,9 @@ impl Store {
         if let (Some(log), Some(kept)) = (self.shared.log.get(), &kept) {
             log.kept(kept);
         }
-        partitions.iter().for_each(|(_, partition)| partition.sweep());
-        let left = self.remove_doomed(doomed);
+        let keeps_files = self.keeps_files();
+        partitions.iter().for_each(|(_, partition)| partition.sweep(keeps_files));
+        let left = if keeps_files { doomed } else { self.remove_doomed(doomed) };
         self.shared.deleted.lock().extend(left.iter().map(|doomed| doomed.id));
         self.state.lock().doomed.extend(left);
         Ok(Written { origin, state: of_front })

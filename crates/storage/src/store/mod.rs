@@ -19,6 +19,7 @@ pub mod manifest;
 mod node;
 mod opening;
 mod seal_key;
+pub mod snapshot;
 mod waits;
 
 use std::collections::HashMap;
@@ -73,6 +74,8 @@ pub struct StoreStats {
     /// `true` while records are refused because the disk is full. `disk_full` counts how often that began.
     pub is_disk_full: bool,
     pub disk_full: u64,
+    /// Snapshots that are open, for which files stay.
+    pub snapshots: u64,
     /// `true` if nothing is taken any more until a restart.
     pub is_broken: bool,
     /// Statistics of SQLite; `None` without topics in SQLite.
@@ -317,6 +320,7 @@ impl Store {
             compaction_errors: get(&self.counts.compaction_errors),
             is_disk_full: self.full().is_some(),
             disk_full: self.shared.room.times_full(),
+            snapshots: self.shared.pins.count() as u64,
             is_broken: self.broken().is_some(),
             sqlite: self.sqlite.get().map(|sqlite| sqlite.stats()),
         }
@@ -417,7 +421,7 @@ impl Store {
                 || last.at.elapsed() > self.settings.checkpoint_interval
                 || last.is_failed
                 || is_full())
-            || (self.has_front() && last.at.elapsed() > SETTLE_AFTER && (is_full() || self.has_doomed()));
+            || (self.has_front() && last.at.elapsed() > SETTLE_AFTER && (is_full() || self.may_remove_doomed()));
         let is_too_soon = last.is_failed && last.at.elapsed() < TRY_AGAIN;
         if is_due
             && !is_too_soon
@@ -494,8 +498,13 @@ impl Store {
         self.shared.has_front()
     }
 
-    fn has_doomed(&self) -> bool {
-        !self.state.lock().doomed.is_empty()
+    fn may_remove_doomed(&self) -> bool {
+        !self.state.lock().doomed.is_empty() && !self.keeps_files()
+    }
+
+    /// Returns `true` while a snapshot may still read files that are not needed otherwise.
+    fn keeps_files(&self) -> bool {
+        self.shared.pins.keep_files(self.shared.room.is_full())
     }
 
     fn journal_bytes_since_checkpoint(&self) -> u64 {

@@ -299,7 +299,7 @@ impl State {
 
 impl Manifest {
     /// Returns the partitions by their streams.
-    fn extents(&self) -> impl Iterator<Item = (u64, &PartitionExtent)> {
+    pub fn extents(&self) -> impl Iterator<Item = (u64, &PartitionExtent)> {
         self.catalog
             .topics
             .iter()

@@ -149,7 +149,7 @@ impl Store {
                 refuse_leftovers(&**disk, dir, &journal_dir).map_err(unfit)?;
                 sync_ancestors(&**disk, dir);
                 // A new hasher has a random key.
-                (RandomState::new().hash_one(clock()), Tail::of_new())
+                (settings.directory.unwrap_or_else(|| RandomState::new().hash_one(clock())), Tail::of_new())
             }
             Some(Checkpoint { state: Some(_), .. }) if front.is_none() => return Err(of_a_node()),
             Some(Checkpoint { directory, origin, catalog, .. }) => {

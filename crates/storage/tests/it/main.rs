@@ -16,6 +16,7 @@ mod power;
 mod reads;
 mod repair;
 mod shard_log;
+mod snapshots;
 mod sqlite;
 mod through;
 mod transactions;

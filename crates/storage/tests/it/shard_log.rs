@@ -64,6 +64,11 @@ impl ShardLog for Majority {
     fn broken(&self) -> Option<Error> {
         self.journal.broken()
     }
+
+    fn still(&self, look: &mut dyn FnMut()) {
+        let _log = self.log.lock();
+        look();
+    }
 }
 
 impl Majority {

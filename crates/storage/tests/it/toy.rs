@@ -85,6 +85,11 @@ impl ShardLog for Toy {
         self.journal.broken()
     }
 
+    fn still(&self, look: &mut dyn FnMut()) {
+        let _log = self.log.lock();
+        look();
+    }
+
     fn keep(&self) -> Option<Kept> {
         if !self.keeps {
             return None;

@@ -15,11 +15,13 @@ use crate::disk::{Disk, DiskFile, Pages, damaged, failed};
 use crate::info::{PartitionInfo, SegmentInfo};
 use crate::journal::salvage;
 
+mod copy;
 mod dirty;
 pub(crate) mod names;
 mod through;
 mod view;
 
+pub(crate) use copy::CopiedSegment;
 use names::parse_name;
 pub(crate) use names::{index_name, log_name};
 use through::Through;
