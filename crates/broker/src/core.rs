@@ -13,6 +13,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::admission::LogBudget;
 use crate::answers::Answers;
 use crate::audit::Audit;
+use crate::backup_table::Backups;
 use crate::channels::Listeners;
 use crate::checking::Checking;
 use crate::connection_limits::ConnectionLimits;
@@ -81,6 +82,7 @@ pub struct Core {
     volatile_topics: AtomicU64,
     doors: Arc<Doors>,
     pub(crate) mesh: MeshCell,
+    backups: Backups,
     instance: u64,
     shards: Shards,
     role: Role,
@@ -160,6 +162,7 @@ impl Core {
             volatile_topics: AtomicU64::new(0),
             doors: Arc::default(),
             mesh: MeshCell::default(),
+            backups: Backups::default(),
             instance,
             shards,
             role,
@@ -241,6 +244,15 @@ impl Core {
     /// Data directory of the topics on disk; `None` if all topics are in memory.
     pub fn store(&self) -> Option<&Store> {
         self.store.as_deref()
+    }
+
+    pub(crate) fn shared_store(&self) -> Option<Arc<Store>> {
+        self.store.clone()
+    }
+
+    /// Table of the backups that are being copied.
+    pub(crate) fn backups(&self) -> &Backups {
+        &self.backups
     }
 
     pub(crate) fn journal_room(&self) -> &Notify {
@@ -343,6 +355,9 @@ impl Core {
         out.gauge("thalweg_log_bytes_max", "Maximum of thalweg_log_bytes: memory_max", self.budget.max() as u64)?;
         if let Some(store) = &self.store {
             expose_store(out, &store.stats())?;
+            out.gauge("thalweg_backups", "Backups that are being copied", self.backups.count() as u64)?;
+            out.counter("thalweg_backups_begun", "Backups begun", self.backups.begun.get())?;
+            out.counter("thalweg_backup_bytes", "Bytes of records sent for backups", self.backups.bytes.get())?;
         }
         out.gauge("thalweg_topics", "Topics, including inboxes", self.topics.read().len() as u64)?;
         let rows = |value: &dyn Fn(&crate::lanes::LaneLoad) -> u64| -> Vec<(String, u64)> {

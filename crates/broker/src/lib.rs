@@ -6,6 +6,7 @@
 // The table of contents: a broker, and what a change of a topic means for its views.
 mod broker;
 mod control;
+mod backups;
 mod copies;
 mod access;
 mod upkeep;
@@ -57,6 +58,7 @@ mod admission;
 mod answers;
 mod audit;
 mod audit_log;
+mod backup_table;
 mod checking;
 mod connection_limits;
 mod holdings;
@@ -79,6 +81,7 @@ mod traces;
 pub use acting::{Acting, ForClient, act_as, act_for, finish, for_client};
 pub use answers::{Answers, FREE_BYTES, Held};
 pub use audit::AuditSettings;
+pub use backups::BegunBackup;
 pub use broker::Broker;
 pub use caches::{
     Attempt as CacheAttempt, Cache, Caches, Finished, Keyed, Locked as LockedCache, StreamMark, Taken, Waiting,

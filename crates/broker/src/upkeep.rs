@@ -39,5 +39,6 @@ impl Queues {
     pub(crate) fn trim_all(&self, now_ms: u64) {
         self.core.trim_logs(now_ms, self.are_known(), self.has_restored());
         self.core.measure_tenants();
+        self.core.backups().end_idle();
     }
 }

@@ -49,6 +49,7 @@ mod topics;
 mod users;
 mod nodes;
 mod sites;
+mod backups;
 
 // The session: connections that are kept, and calls that are sent again.
 mod session;
@@ -93,6 +94,7 @@ pub use publisher::{ChoosePartition, Delivered, Delivery, Partitioner, Publisher
 pub use queue::{Outcome, Queue, Receive, Received, WorkReport, Worker};
 pub use settings::{ClientSettings, LinkChange, LinkObserver, Login};
 pub use subscription::{Batch, Event, Message, Subscription, SubscriptionBuilder};
+pub use wire::backups::{BackupBegun, SealKey};
 pub use wire::caches::{Entry, Value};
 pub use wire::cluster::{Cluster, ClusterNode};
 pub use wire::groups::{CommittedOffset, GroupInfo, GroupPartition, GroupSummary, MemberInfo, OffsetReset};

@@ -73,6 +73,8 @@ fn is_idempotent(request: &Request) -> bool {
         Request::Mesh(request) => {
             matches!(request, MeshRequest::Describe | MeshRequest::Topics | MeshRequest::Invite { .. })
         }
+        // A backup ends with its connection.
+        Request::Backup(_) => false,
         // A login belongs to its connection, and a subscription resumes at its position.
         Request::Hello { .. }
         | Request::Login { .. }

@@ -133,6 +133,8 @@ pub mod request {
     pub const CLUSTER: u8 = 0x60;
     /// Kind of the requests about the mesh of sites, which begin with an action.
     pub const MESH: u8 = 0x61;
+    /// Kind of the requests about backups, which begin with an action.
+    pub const BACKUP: u8 = 0x62;
 }
 
 /// Kinds of frames that brokers send.
@@ -269,6 +271,8 @@ pub mod response {
     pub const CLUSTER: u8 = ANSWER | request::CLUSTER;
     /// Kind of the answers to [`request::MESH`], which begin with the action.
     pub const MESH: u8 = ANSWER | request::MESH;
+    /// Kind of the answers to [`request::BACKUP`], which begin with the action.
+    pub const BACKUP: u8 = ANSWER | request::BACKUP;
     /// Kind of an error, which answers a request of any kind.
     pub const ERROR: u8 = 0xff;
 

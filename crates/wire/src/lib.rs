@@ -49,12 +49,16 @@ pub mod nodes;
 // The mesh of sites: bodies of requests and answers.
 pub mod mesh;
 
+// Backups: bodies of requests and answers.
+pub mod backups;
+
 // All requests.
 pub mod request;
 
 // All answers and pushes.
 pub mod response;
 
+pub use backups::{BackupRequest, BackupResponse};
 pub use caches::{CacheRequest, CacheResponse};
 pub use cluster::{Cluster, ClusterNode};
 pub use frame::{Assembler, Frame, Header};

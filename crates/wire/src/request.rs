@@ -5,6 +5,7 @@ use engine::{
     Acks, Error, ErrorKind, Missing, Offset, Overflow, PartitionId, Result, SettingsChange, Start, TopicSettings,
 };
 
+use crate::backups::BackupRequest;
 use crate::caches::CacheRequest;
 use crate::field::{Fields, get_flags, put_flags, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
@@ -147,6 +148,8 @@ pub enum Request {
     Cluster(ClusterRequest),
     /// Request about the mesh of sites.
     Mesh(MeshRequest),
+    /// Request about a backup.
+    Backup(BackupRequest),
 }
 
 /// Subscription that a client requests.
@@ -244,6 +247,7 @@ impl Request {
             Self::Cache(request) => put_frame(buf, request.kind(), correlation, |b| request.put(b)),
             Self::Cluster(request) => put_frame(buf, kind::CLUSTER, correlation, |b| request.put(b)),
             Self::Mesh(request) => put_frame(buf, kind::MESH, correlation, |b| request.put(b)),
+            Self::Backup(request) => put_frame(buf, kind::BACKUP, correlation, |b| request.put(b)),
         }
     }
 
@@ -304,6 +308,7 @@ impl Request {
             }
             kind::CLUSTER => Self::Cluster(ClusterRequest::get(&mut f)?),
             kind::MESH => Self::Mesh(MeshRequest::get(&mut f)?),
+            kind::BACKUP => Self::Backup(BackupRequest::get(&mut f)?),
             unknown => {
                 return Err(Error::new(ErrorKind::Unsupported, format!("unknown request kind {unknown:#04x}")));
             }

@@ -3,6 +3,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, TopicSettings};
 
+use crate::backups::BackupResponse;
 use crate::caches::CacheResponse;
 use crate::cluster::Cluster;
 use crate::field::{Fields, get_flags, get_option, put_flags, put_option, put_str};
@@ -93,6 +94,8 @@ pub enum Response {
     Cluster(ClusterResponse),
     /// Answer about the mesh of sites.
     Mesh(MeshResponse),
+    /// Answer about a backup.
+    Backup(BackupResponse),
     /// Error of a request; with correlation id 0 the last frame of a stream.
     Error(Error),
 }
@@ -310,6 +313,7 @@ impl Response {
             Self::Cache(response) => put_frame(buf, response.kind(), correlation, |b| response.put(b)),
             Self::Cluster(response) => put_frame(buf, kind::CLUSTER, correlation, |b| response.put(b)),
             Self::Mesh(response) => put_frame(buf, kind::MESH, correlation, |b| response.put(b)),
+            Self::Backup(response) => put_frame(buf, kind::BACKUP, correlation, |b| response.put(b)),
             Self::Error(error) => put_frame(buf, kind::ERROR, correlation, |b| put_error(b, error)),
         }
     }
@@ -372,6 +376,7 @@ impl Response {
             }
             kind::CLUSTER => Self::Cluster(ClusterResponse::get(&mut f)?),
             kind::MESH => Self::Mesh(MeshResponse::get(&mut f)?),
+            kind::BACKUP => Self::Backup(BackupResponse::get(&mut f)?),
             kind::ERROR => Self::Error(get_error(&mut f)?),
             unknown => return Err(unknown_kind(unknown)),
         };

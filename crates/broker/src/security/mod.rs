@@ -7,6 +7,7 @@
 mod access_keys;
 mod acls;
 mod certificates;
+mod copying;
 mod expiry;
 mod identity;
 mod jwt;

@@ -7,7 +7,7 @@ use engine::{Error, ErrorKind, Missing, Pattern, Result, TopicName};
 use wire::groups::{Heartbeat, OffsetCommit, OffsetReset, Step};
 use wire::queues::{NewQueue, Receive};
 use wire::security::SecurityRequest;
-use wire::{CacheRequest, ClusterRequest, GroupRequest, MeshRequest, QueueRequest, Request};
+use wire::{BackupRequest, CacheRequest, ClusterRequest, GroupRequest, MeshRequest, QueueRequest, Request};
 
 use crate::permissions::{self, Call, Need, Table};
 
@@ -49,6 +49,8 @@ enum Needs {
     Cluster(Operation),
     /// Writing to any topic, or writing without transactions.
     Producer,
+    /// Permission to do everything; without access control, being an administrator.
+    Copy,
     /// Requirement of the request inside.
     Inside,
 }
@@ -84,6 +86,10 @@ rows! {
     Request::Mesh(MeshRequest::Remove { .. }) => "mesh: remove a site", Needs::Cluster(Operation::Alter);
     Request::Mesh(MeshRequest::Leave) => "mesh: leave", Needs::Cluster(Operation::Alter);
     Request::Mesh(MeshRequest::Topics) => "mesh: list topics", Needs::Cluster(Operation::Describe);
+    Request::Backup(BackupRequest::Begin { .. }) => "backup: begin", Needs::Copy;
+    Request::Backup(BackupRequest::Manifest { .. }) => "backup: read the manifest", Needs::Copy;
+    Request::Backup(BackupRequest::Read { .. }) => "backup: read records", Needs::Copy;
+    Request::Backup(BackupRequest::End { .. }) => "backup: end", Needs::Copy;
 }
 
 impl Needs {
@@ -99,6 +105,7 @@ impl Needs {
             Self::Create => vec![permissions::create_topic()],
             Self::Topic(operation) => vec![Need::new(operation, ResourceKind::Topic, "the topic")],
             Self::Cluster(operation) => vec![Need::cluster(operation)],
+            Self::Copy => vec![Need::cluster(Operation::All)],
             Self::Producer => {
                 let writer = Need::cluster(Operation::IdempotentWrite);
                 vec![writer.or(Operation::Write, ResourceKind::Topic, "any topic")]
@@ -109,6 +116,7 @@ impl Needs {
     fn note(self) -> &'static str {
         match self {
             Self::Publish => permissions::INBOXES,
+            Self::Copy => "Without access control, only an administrator may send it.",
             Self::Subscribe => {
                 "A pattern joins only topics that the user may read. The inbox of a client needs no permission."
             }
@@ -137,6 +145,7 @@ pub(super) fn check(broker: &Broker, identity: &Identity, request: &Request) -> 
         Needs::Create => broker.authorize_creation(identity, topic_of(request)),
         Needs::Topic(operation) => security.authorize(identity, operation, &Resource::topic(topic_of(request))),
         Needs::Cluster(operation) => cluster(operation),
+        Needs::Copy => cluster(Operation::All),
         Needs::Producer => security
             .authorize_any(identity, Operation::Write, ResourceKind::Topic)
             .or_else(|_| cluster(Operation::IdempotentWrite)),

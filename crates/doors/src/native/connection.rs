@@ -63,6 +63,8 @@ pub(super) struct Shared {
     pub(super) watches: AtomicUsize,
     /// Bytes of deliveries that were charged and will be written to the connection's outbox, or have been.
     delivered_bytes: AtomicU64,
+    /// Backups that end with the connection.
+    pub(super) backups: Mutex<Vec<u64>>,
     /// Leased messages that return to their queues when the connection ends.
     pub(super) held: Mutex<queues::Held>,
     /// `true` once the broker shuts down: from then on no request waits for changes.
@@ -95,6 +97,7 @@ impl Handler<NativeProtocol> for NativeHandler {
             receives: AtomicUsize::new(0),
             watches: AtomicUsize::new(0),
             delivered_bytes: AtomicU64::new(0),
+            backups: Mutex::default(),
             held: Mutex::default(),
             is_leaving: watch::Sender::new(false),
         };
@@ -332,6 +335,7 @@ impl Drop for Connection {
             handle.end(error.clone());
         }
         self.shared.held.lock().release(&self.broker);
+        self.shared.backups.lock().drain(..).for_each(|number| self.broker.end_backup(number));
     }
 }
 

@@ -17,7 +17,7 @@ use wire::{CacheRequest, GroupRequest, QueueRequest, Request, Subscribe};
 use super::codec::{self, Answer};
 use super::connection::{Later, NativeHandler, Shared, Stream, no_subscription};
 use super::room::Room;
-use super::{access, caches, groups, mesh, nodes, queues, security};
+use super::{access, backups, caches, groups, mesh, nodes, queues, security};
 
 /// Maximum number of fetches of one connection that wait for records at the same time.
 const FETCHES_MAX: usize = 64;
@@ -164,6 +164,14 @@ impl NativeHandler {
             Request::Mesh(request) => {
                 let broker = broker.clone();
                 alone(async move { mesh::answer(&broker, request).await })
+            }
+            Request::Backup(request) => {
+                let broker = broker.clone();
+                let room = stream.connection.room.clone();
+                let shared = stream.connection.shared.clone();
+                let identity = stream.connection.login.identity();
+                broker.security.authorize_copy(&identity, self.is_login_required)?;
+                later(async move { backups::answer(&broker, &room, &shared, request).await })
             }
             Request::Group(mut request) => {
                 let turn = self.heartbeat_turn(stream, &mut request);

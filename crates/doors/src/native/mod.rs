@@ -1,6 +1,7 @@
 //! The native door: QUIC and TCP on the same port number, with the same frames over both.
 
 mod access;
+mod backups;
 mod caches;
 mod cluster;
 mod codec;

@@ -90,7 +90,8 @@ impl Entering<'_> {
             // Those of tenants have no names.
             | Request::Security(_)
             | Request::Cluster(_)
-            | Request::Mesh(_) => {}
+            | Request::Mesh(_)
+            | Request::Backup(_) => {}
             // A queue group is one of its topic, so its name has no prefix.
             Request::Subscribe(Subscribe { topic, .. })
             | Request::Publish { topic, .. }
@@ -226,6 +227,7 @@ impl Leaving<'_> {
             | Response::Security(_)
             | Response::Cluster(_)
             | Response::Mesh(_)
+            | Response::Backup(_)
             // Its text has the names of the broker.
             | Response::Error(_) => {}
             Response::Subscribed { sources, .. } => self.names(sources.iter_mut().map(|source| &mut source.topic)),

@@ -1,5 +1,6 @@
 //! Tests that need only the public API of the crate.
 
+mod backups;
 mod caches;
 mod queues;
 mod security;

@@ -10,7 +10,10 @@ use engine::{Acks, Overflow, Start};
 use wire::groups::{Heartbeat, NewOffset, OffsetCommit, OffsetReset, Step};
 use wire::queues::{NewQueue, OutMessage, Receive};
 use wire::security::SecurityRequest;
-use wire::{CacheRequest, CacheResponse, ClusterRequest, GroupRequest, MeshRequest, QueueRequest, Request, Response};
+use wire::{
+    BackupRequest, CacheRequest, CacheResponse, ClusterRequest, GroupRequest, MeshRequest, QueueRequest, Request,
+    Response,
+};
 
 use super::{Answer, Example, Site, of_error};
 use crate::support::access::acls;
@@ -52,6 +55,10 @@ fn publish(topic: &str) -> Request {
     Request::Publish { topic: name(topic), partition: None, acks: Acks::Default, batch: batch(&[b"v"]).as_ref().into() }
 }
 
+fn read_backup() -> BackupRequest {
+    BackupRequest::Read { backup: 1, stream: 0, from: 0, bytes_max: 100 }
+}
+
 fn of_topics() -> Vec<Native> {
     let topic = || name("t");
     vec![
@@ -87,6 +94,10 @@ fn of_topics() -> Vec<Native> {
         mesh("mesh: remove a site", MeshRequest::Remove { site: site("oslo") }),
         mesh("mesh: list topics", MeshRequest::Topics),
         mesh("mesh: leave", MeshRequest::Leave),
+        then("backup: begin", Request::Backup(BackupRequest::Begin { skips_sqlite: true })),
+        then("backup: read the manifest", Request::Backup(BackupRequest::Manifest { backup: 1, at: 0 })),
+        then("backup: read records", Request::Backup(read_backup())),
+        then("backup: end", Request::Backup(BackupRequest::End { backup: 1 })),
         then("init_producer", Request::InitProducer),
     ]
 }
