@@ -81,6 +81,10 @@ fn run(mut cli: Cli) -> Result {
         Command::Doctor(args) => commands::doctor::run(global, &args),
         Command::Bench(args) => commands::bench::run(global, args),
         Command::Top(args) => commands::top::run(&load(global, Vec::new())?, &args, global.json),
+        Command::Backup(args) => commands::backup::run(&load(global, Vec::new())?, &args, global.json),
+        Command::Restore(args) => {
+            commands::backup::restore(&load_without_context(global, Vec::new())?, &args, global.json)
+        }
         Command::Inspect(args) => commands::inspect::run(&load_without_context(global, Vec::new())?, args, global.json),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -17,7 +17,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         "Management commands",
         &[
             "topic", "group", "user", "role", "tenant", "token", "key", "quota", "acl", "audit", "cluster", "mesh",
-            "config", "inspect",
+            "config", "backup", "restore", "inspect",
         ],
     ),
     ("Connection commands", &["context", "login", "logout"]),

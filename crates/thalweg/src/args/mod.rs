@@ -9,6 +9,7 @@ use client::{Acks, Codec, Missing, Overflow};
 
 mod addresses;
 mod admin;
+mod backup;
 mod bench;
 mod cache;
 mod cluster;
@@ -19,6 +20,7 @@ mod queue;
 
 pub use addresses::Addresses;
 pub use admin::*;
+pub use backup::*;
 pub use bench::*;
 pub use cache::*;
 pub use cluster::*;
@@ -176,6 +178,10 @@ Examples:
     Bench(Bench),
     /// Watch rates, queues and latencies live
     Top(Top),
+    /// Copy everything that a running broker has on disk into a folder, or check such a folder
+    Backup(Backup),
+    /// Write a data directory from a backup
+    Restore(Restore),
     /// Check, show and repair a data directory while no broker uses it
     Inspect(Inspect),
     /// Print a completion script for a shell

@@ -3,6 +3,7 @@
 pub mod access_key;
 pub mod acl;
 pub mod audit;
+pub mod backup;
 pub mod bench;
 pub mod cache;
 pub mod cluster;

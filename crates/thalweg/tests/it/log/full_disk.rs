@@ -27,14 +27,14 @@ const FILLER_BYTES: usize = 512 << 10;
 const SECONDS: Duration = Duration::from_secs(10);
 
 /// File system with the lifetime of this value: a tmpfs in a mount namespace that does not require root.
-struct SmallDisk {
+pub struct SmallDisk {
     holder: Child,
     mount: TempDir,
 }
 
 impl SmallDisk {
     /// Returns `None`, with a message, if the system does not allow users to create namespaces.
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         let mount = tempfile::tempdir().expect("a folder");
         let script = format!("mount -t tmpfs -o size={DISK_BYTES} tmpfs \"$0\" && echo ready && exec cat");
         let spawned = Command::new("unshare")
@@ -56,12 +56,12 @@ impl SmallDisk {
     }
 
     /// Returns the path as seen by other processes.
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
         root.join(self.mount.path().strip_prefix("/").expect("an absolute path"))
     }
 
-    fn free_bytes(&self) -> u64 {
+    pub fn free_bytes(&self) -> u64 {
         let found = rustix::fs::statvfs(self.path()).expect("it is there");
         found.f_bavail * found.f_frsize
     }

@@ -14,3 +14,4 @@ mod full_disk;
 mod kills;
 mod inspect;
 mod one_log;
+mod backup;

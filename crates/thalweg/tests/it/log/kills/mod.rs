@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::support::command::{on, thalweg};
 use crate::support::server::{PATIENCE, Server, size};
 use site::Site;
 
@@ -175,6 +176,42 @@ impl Drop for Data {
 fn serve(data: &Data) -> Server {
     let data = format!("data={}", data.0.path().display());
     Server::with(&[&data, "redis_durable=true", "http=127.0.0.1:0", "pubsub=127.0.0.1:0", "redis=127.0.0.1:0"])
+}
+
+/// Backups of a broker whose clients of every door have written, and that was killed: the second one adds what is new.
+/// A broker that is restored from them answers as the models say.
+#[test]
+fn a_restored_backup_has_what_every_door_acknowledged() {
+    let data = Data(tempfile::tempdir().expect("a folder"));
+    let other = Data(tempfile::tempdir().expect("a folder"));
+    let backup = tempfile::tempdir().expect("a folder");
+    let dir = backup.path().join("backup");
+    let dir = dir.to_str().expect("UTF-8");
+    let mut server = serve(&data);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let mut writers: Vec<Box<dyn Writer>> =
+        [records::writers(), queues::writers(), values::writers(), topics::writers()].into_iter().flatten().collect();
+    // A backup cannot include it.
+    writers.retain(|writer| writer.tally().name != "native.sqlite");
+    let site = Site::of(&server, runtime.handle(), 0);
+    writers.iter_mut().for_each(|writer| writer.prepare(&site));
+    let mut copied = Vec::new();
+    for cycle in 1..=2 {
+        let site = Site::of(&server, runtime.handle(), cycle);
+        let failures = write(&site, &mut server, &mut writers, &Kill::draw(7, cycle));
+        assert!(failures.is_empty(), "cycle {cycle}:\n{}", failures.join("\n"));
+        copied.push(on(&server, ["--json", "backup", dir, "--rate", "0"]).json());
+        thalweg(["backup", "verify", dir]).ok();
+    }
+    let kept = copied[1]["kept_bytes"].as_u64().expect("a number");
+    assert!(kept > 0, "the second backup has copied all again: {copied:?}");
+    drop(server);
+    let new = other.0.path().to_str().expect("UTF-8");
+    thalweg(["restore", dir, "--data", new]).ok();
+    let server = serve(&other);
+    let site = Site::of(&server, runtime.handle(), 3);
+    let failures = check(&site, &mut writers, true);
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
