@@ -17,6 +17,7 @@ use tempfile::TempDir;
 
 use crate::door::kafka::raw::{Raw, batch, produce, produced};
 use crate::door::sqs::client::Sqs;
+use crate::support::cluster::Cluster;
 use crate::support::command::{Done, on, thalweg};
 use crate::support::server::{Server, metric, program, until, within};
 
@@ -431,6 +432,32 @@ async fn a_backup_goes_only_where_it_belongs() {
     // A broker in memory has nothing to copy.
     let memory = Server::start();
     assert!(on(&memory, ["backup", path(&folder.path("none"))]).failed(FAILED).contains("no data directory"));
+}
+
+/// The backup of a cluster is that of one broker: its batches lose the terms of the leaders.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_is_restored_from_the_backup_of_a_cluster() {
+    let mut cluster = Cluster::start(3).await;
+    let folder = Folder::new();
+    let backup = folder.path("backup");
+    let first = cluster.leader().await;
+    publish(&cluster.client(first).await, "orders", 100, 1000).await;
+    tokio::task::block_in_place(|| cluster.on(first, &["backup", path(&backup)]).ok());
+    // Another leader continues it, through the door of a node that does not lead.
+    cluster.kill(first);
+    until("another leader", async || cluster.leader().await != first).await;
+    let leader = cluster.leader().await;
+    publish(&cluster.client(leader).await, "orders", 50, 1000).await;
+    let other = cluster.followers().await.into_iter().find(|node| *node != first).expect("a follower");
+    let second = tokio::task::block_in_place(|| cluster.on(other, &["--json", "backup", path(&backup)]).json());
+    let received = second["received_bytes"].as_u64().expect("a number");
+    assert!(received < 80_000 && second["kept_bytes"].as_u64() > Some(100_000), "{second}");
+    let records = read(&cluster.client(leader).await, "orders").await;
+    assert_eq!(records.len(), 150);
+    thalweg(["backup", "verify", path(&backup)]).ok();
+    restore(&backup, &folder.path("restored")).ok();
+    let restored = serve(&folder.path("restored"));
+    assert_eq!(read(&restored.client("tcp").await, "orders").await, records);
 }
 
 #[tokio::test(flavor = "multi_thread")]
