@@ -9,6 +9,7 @@ mod compat;
 mod corpus;
 mod deny;
 mod docs;
+mod fixtures;
 mod fuzz;
 mod kafka_apis;
 mod kafka_messages;
@@ -65,6 +66,11 @@ const COMMANDS: &[Command] = &[
         usage: "fuzz-corpus",
         about: "Generate the seeds of the fuzz targets from the vectors of the tests",
         run: |_| corpus::run(),
+    },
+    Command {
+        usage: "fixtures VERSION",
+        about: "Write the files of a released version, which the tests of later versions read",
+        run: fixtures::run,
     },
     Command {
         usage: "kafka-messages [jar]",

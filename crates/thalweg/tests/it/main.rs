@@ -13,3 +13,4 @@ mod cli;
 mod server;
 mod cluster;
 mod mesh;
+mod versions;
