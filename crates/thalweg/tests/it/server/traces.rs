@@ -233,9 +233,9 @@ async fn a_full_queue_of_spans_is_counted_and_nothing_waits_for_it() {
     let dropped = metric(&client, "thalweg_trace_spans_dropped_total").await;
     assert_eq!(finished + dropped, 150 * 64, "each batch has 64 traced records");
     assert_eq!(metric(&client, "thalweg_trace_records_left_out_total").await, 150 * 6);
-    // 512 spans are with the exporter, which tries them again.
+    // Up to 512 spans are with the exporter, which tries them again.
     assert_eq!(metric(&client, "thalweg_trace_spans_queued").await, 8192);
-    assert_eq!(finished, 8192 + 512);
+    assert!((8192 + 1..=8192 + 512).contains(&finished), "{finished}");
     assert_eq!(metric(&client, "thalweg_published_records_total").await, 150 * 70);
     collector.answer(0);
     until("all queued spans", async || collector.spans().len() as u64 == finished).await;
