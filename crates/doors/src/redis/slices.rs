@@ -9,12 +9,13 @@ use net::service::{Reply, once};
 use tokio::sync::Notify;
 
 use super::codec::Answer;
-use super::command::Step;
+use super::command::{Named, Step};
 use super::commands::combine::Combination;
 use super::commands::geo::Search;
 use super::commands::work::{Pace, Sliced};
 use super::commands::{keys, scan};
 use super::connection::{Door, Later, SPARE_BYTES, Session, when_durable};
+use super::databases::lock_or_busy;
 use super::errors::{Done, Fail};
 use super::writer::Writer;
 
@@ -40,8 +41,14 @@ impl Door {
                     search_in_slices(&cache, &search, &mut writer).await
                 }
                 Sliced::Keys(pattern) => {
-                    let _turn = slices.turn(cache.lock_all().len()).await;
-                    Ok(scan::keys_in_slices(&cache, &pattern, &mut writer).await)
+                    let keys = lock_or_busy(&cache, &Named::All).map(|locked| locked.len());
+                    match keys {
+                        Ok(keys) => {
+                            let _turn = slices.turn(keys).await;
+                            scan::keys_in_slices(&cache, &pattern, &mut writer).await
+                        }
+                        Err(fail) => Err(fail),
+                    }
                 }
             };
             match done.and_then(|more| writer.check().map(|()| commit.and(more))) {
@@ -91,16 +98,16 @@ async fn search_in_slices(cache: &Cache, search: &Search, out: &mut Writer) -> D
 
 /// Stores the result of a command that ran in slices.
 fn store_result(cache: &Cache, key: &[u8], result: &Structure) -> Done<Commit> {
-    let store = || {
-        let mut locked = cache.lock_one(key);
+    let store = || -> Done<_> {
+        let mut locked = lock_or_busy(cache, &Named::These(std::iter::once(key).collect()))?;
         let mut unused = Writer::new(false);
         let stored = keys::store(&mut Step::new(&mut locked, &mut unused), key, result.clone());
-        (stored, locked.finish())
+        Ok((stored, locked.finish()))
     };
-    let (mut stored, mut finished) = store();
+    let (mut stored, mut finished) = store()?;
     if stored.as_ref().is_err_and(|fail| fail.is_full) {
         cache.shed(result.bytes() + SPARE_BYTES as u64);
-        (stored, finished) = store();
+        (stored, finished) = store()?;
     }
     stored?;
     cache.serve(finished.grown);

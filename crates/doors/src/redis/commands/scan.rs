@@ -10,7 +10,8 @@ use engine::cache::structures::{Hash, Part, Set, Sorted};
 use super::args::{after, is, parse_int, pattern, selects};
 use super::keys::is_packed;
 use super::work::{Pace, Sliced};
-use crate::redis::command::{Command, Keys, ONE, Step, part, random, read, write};
+use crate::redis::command::{Command, Keys, Named, ONE, Step, part, random, read, write};
+use crate::redis::databases::lock_or_busy;
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::writer::{Writer, write_double};
 
@@ -256,7 +257,7 @@ fn keys(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 /// Runs `KEYS` in slices. Each key is returned at most once, and a key that exists all the time is returned.
-pub(in crate::redis) async fn keys_in_slices(cache: &Cache, pattern: &[u8], out: &mut Writer) -> Commit {
+pub(in crate::redis) async fn keys_in_slices(cache: &Cache, pattern: &[u8], out: &mut Writer) -> Done<Commit> {
     let mut commit = Commit::done();
     let mut next = Some(ScanCursor::default());
     let mut count = 0;
@@ -266,7 +267,7 @@ pub(in crate::redis) async fn keys_in_slices(cache: &Cache, pattern: &[u8], out:
     let hashers = [RandomState::new(), RandomState::new()];
     let begin = out.bytes.len();
     while let Some(cursor) = next {
-        let locked = cache.lock_all();
+        let locked = lock_or_busy(cache, &Named::All)?;
         let mut looked = 0;
         next = locked.scan(cursor, |found| {
             looked += 1;
@@ -286,7 +287,7 @@ pub(in crate::redis) async fn keys_in_slices(cache: &Cache, pattern: &[u8], out:
         pace.spend(looked + 1).await;
     }
     out.begin_with(begin, |out| out.array(count));
-    commit
+    Ok(commit)
 }
 
 fn randomkey(step: &mut Step<'_, '_>, _args: &[&[u8]]) -> Done {

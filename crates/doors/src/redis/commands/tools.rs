@@ -10,8 +10,9 @@ use super::info::{Memory, human};
 use super::session::{now, ok, written};
 use crate::redis::access::{Needs, of_memory, of_statistics};
 use crate::redis::codec::Answer;
-use crate::redis::command::{Command, Keys, own, wrong_part};
+use crate::redis::command::{Command, Keys, Named, own, wrong_part};
 use crate::redis::connection::{Door, Later, Session};
+use crate::redis::databases::lock_or_busy;
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::writer::Writer;
 
@@ -206,7 +207,9 @@ fn usage(door: &Door, session: &mut Session, args: &[&[u8]]) -> Done<Option<u64>
         [word, count] if is(word, "SAMPLES") && parse_int(count)? >= 0 => {}
         _ => return Err(SYNTAX),
     }
-    Ok(session.database(&door.broker)?.lock_one(args[2]).bytes_of(args[2]))
+    let cache = session.database(&door.broker)?;
+    let mut locked = lock_or_busy(cache, &Named::These(std::iter::once(args[2]).collect()))?;
+    Ok(locked.bytes_of(args[2]))
 }
 
 fn write_memory(memory: &Memory, writer: &mut Writer) {
