@@ -21,7 +21,7 @@ pub(super) mod scan;
 pub(super) mod scripting;
 mod server;
 pub(super) mod session;
-mod sets;
+pub(super) mod sets;
 pub(super) mod sort;
 mod sorted;
 pub(super) mod streams;

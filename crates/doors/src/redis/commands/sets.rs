@@ -247,7 +247,7 @@ fn sdiffstore(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 /// Keys, and the arguments after them.
-pub(super) type Split<'a, 'b> = (&'b [&'a [u8]], &'b [&'a [u8]]);
+pub(in crate::redis) type Split<'a, 'b> = (&'b [&'a [u8]], &'b [&'a [u8]]);
 
 /// Returns the keys whose number is in the argument at `at`, and the arguments after them.
 pub(super) fn counted<'a, 'b>(args: &'b [&'a [u8]], at: usize) -> Done<Split<'a, 'b>> {

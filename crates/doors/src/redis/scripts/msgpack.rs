@@ -84,14 +84,14 @@ fn append_integer(number: i64, out: &mut Vec<u8>) {
         out.extend_from_slice(bytes);
     };
     match number {
-        0..=0x7f | -32..=-1 => with(number as u8, &[]),
-        0..=0xff => with(0xcc, &[number as u8]),
-        0..=0xffff => with(0xcd, &(number as u16).to_be_bytes()),
-        0..=0xffff_ffff => with(0xce, &(number as u32).to_be_bytes()),
-        0.. => with(0xcf, &number.to_be_bytes()),
-        -0x80.. => with(0xd0, &[number as u8]),
-        -0x8000.. => with(0xd1, &(number as i16).to_be_bytes()),
-        -0x8000_0000.. => with(0xd2, &(number as i32).to_be_bytes()),
+        -0x20..0x80 => with(number as u8, &[]),
+        0x80..0x100 => with(0xcc, &[number as u8]),
+        0x100..0x1_0000 => with(0xcd, &(number as u16).to_be_bytes()),
+        0x1_0000..0x1_0000_0000 => with(0xce, &(number as u32).to_be_bytes()),
+        0x1_0000_0000.. => with(0xcf, &number.to_be_bytes()),
+        -0x80..-0x20 => with(0xd0, &[number as u8]),
+        -0x8000..-0x80 => with(0xd1, &(number as i16).to_be_bytes()),
+        -0x8000_0000..-0x8000 => with(0xd2, &(number as i32).to_be_bytes()),
         _ => with(0xd3, &number.to_be_bytes()),
     }
 }

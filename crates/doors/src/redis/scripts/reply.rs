@@ -133,11 +133,7 @@ fn write_at(value: &Value, is_resp3_script: bool, out: &mut Writer, depth: usize
 
 /// Converts a number as C does on x86: what does not fit is the smallest integer.
 fn integer_of(number: f64) -> i64 {
-    if number >= -9_223_372_036_854_775_808.0 && number < 9_223_372_036_854_775_808.0 {
-        number as i64
-    } else {
-        i64::MIN
-    }
+    if (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&number) { number as i64 } else { i64::MIN }
 }
 
 fn write_table(table: &Table, is_resp3_script: bool, out: &mut Writer, depth: usize) -> Result<()> {
@@ -152,10 +148,14 @@ fn write_table(table: &Table, is_resp3_script: bool, out: &mut Writer, depth: us
         out.put(b"\r\n");
         return Ok(());
     }
-    match table.raw_get("double")? {
-        Value::Number(number) => return Ok(out.double(number)),
-        Value::Integer(number) => return Ok(out.double(number as f64)),
-        _ => {}
+    let double = match table.raw_get("double")? {
+        Value::Number(number) => Some(number),
+        Value::Integer(number) => Some(number as f64),
+        _ => None,
+    };
+    if let Some(number) = double {
+        out.double(number);
+        return Ok(());
     }
     if let Value::String(text) = table.raw_get("big_number")? {
         let text: Vec<u8> = text.as_bytes().iter().map(|byte| if is_end(*byte) { b' ' } else { *byte }).collect();

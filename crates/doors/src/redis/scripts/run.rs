@@ -15,6 +15,7 @@ use super::state;
 use super::text::Script;
 use crate::redis::command::{Command, Named, Scripted, bytes_in};
 use crate::redis::commands::args::parse_int;
+use crate::redis::commands::sets::Split;
 use crate::redis::commands::streams::Shelf;
 use crate::redis::commands::transactions::{Held, finish};
 use crate::redis::connection::{Door, SPARE_BYTES, Session};
@@ -68,7 +69,7 @@ impl<'a> Call<'a> {
 }
 
 /// Returns the keys and the arguments (`evalGenericCommand` in `src/eval.c` of Redis).
-fn split<'a>(args: &'a [&'a [u8]]) -> Done<(&'a [&'a [u8]], &'a [&'a [u8]])> {
+fn split<'a>(args: &'a [&'a [u8]]) -> Done<Split<'a, 'a>> {
     let count = parse_int(args[2])?;
     let rest = &args[3..];
     match usize::try_from(count) {

@@ -1,7 +1,7 @@
 //! Reading of a backup: its check, and a data directory that is written from it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -100,7 +100,7 @@ fn remove_partial(partial: &Path) -> Result {
     }
 }
 
-fn write(folder: &Folder, index: &Index, dir: &PathBuf, settings: StoreSettings) -> Result<Contents> {
+fn write(folder: &Folder, index: &Index, dir: &Path, settings: StoreSettings) -> Result<Contents> {
     let manifest = manifest(folder, index)?;
     check_extents(folder, index, &manifest)?;
     let key = index.key.as_ref().map(|key| Ok::<_, Failure>((key, folder.read(key)?))).transpose()?;

@@ -136,9 +136,10 @@ pub async fn repeat(path: &Path) {
         let then = decode(&bytes);
         let what = format!("{}, line {}", path.display(), i + 1);
         let is_push = Push::is_push(then.kind);
-        match is_push {
-            true => drop(Push::decode(clone(&then)).expect("a push of then")),
-            false => drop(Response::decode(clone(&then)).expect("an answer of then")),
+        if is_push {
+            drop(Push::decode(clone(&then)).expect("a push of then"));
+        } else {
+            drop(Response::decode(clone(&then)).expect("an answer of then"));
         }
         let now = connection.frame(&then).await;
         if let Ok(Response::Error(error)) = Response::decode(clone(&now)) {
@@ -165,9 +166,12 @@ impl Connection {
 
     /// Waits for the answer that corresponds to a recorded one, or for a push of its kind.
     async fn frame(&mut self, then: &Frame) -> Frame {
-        let is_it = |now: &Frame| match Push::is_push(then.kind) {
-            true => now.kind == then.kind,
-            false => now.correlation == then.correlation && !Push::is_push(now.kind),
+        let is_it = |now: &Frame| {
+            if Push::is_push(then.kind) {
+                now.kind == then.kind
+            } else {
+                now.correlation == then.correlation && !Push::is_push(now.kind)
+            }
         };
         loop {
             if let Some(at) = self.frames.iter().position(is_it) {

@@ -74,8 +74,8 @@ impl Run {
         match (value, registers) {
             (_, 0) => {}
             (0, ..=ZEROS_MAX) => out.push(registers as u8 - 1),
-            (0, _) => out.extend([0x40 | (registers - 1 >> 8) as u8, (registers - 1) as u8]),
-            (value, _) => out.push(0x80 | value - 1 << 2 | registers as u8 - 1),
+            (0, _) => out.extend([0x40 | ((registers - 1) >> 8) as u8, (registers - 1) as u8]),
+            (value, _) => out.push(0x80 | ((value - 1) << 2) | (registers as u8 - 1)),
         }
     }
 }
