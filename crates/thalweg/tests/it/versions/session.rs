@@ -58,6 +58,8 @@ async fn run(url: &str) {
         done!(publisher.flush());
         done!(subscription.next());
     }
+    // Long before its topic is deleted, which would end it.
+    drop(subscription);
     done!(client.fetch("orders", 0, 0, Duration::ZERO));
     done!(client.describe_topic("orders"));
     done!(client.list_topics());
@@ -100,7 +102,6 @@ async fn run(url: &str) {
     done!(client.delete_group("billing"));
     done!(queue.delete());
     done!(client.delete_cache("sessions"));
-    drop(subscription);
     done!(client.delete_topic("orders"));
     client.close().await;
 }

@@ -22,6 +22,10 @@ const WRITTEN: &[(&str, &str)] = &[
     ("ZINTERSTORE", "ZINTERSTORE d 1 k"),
     ("ZUNIONSTORE", "ZUNIONSTORE d 1 k"),
     ("ZRANGESTORE", "ZRANGESTORE d k 0 1"),
+    ("PFMERGE", "PFMERGE d k"),
+    ("GEOSEARCHSTORE", "GEOSEARCHSTORE d k FROMLONLAT 1 1 BYRADIUS 1 km"),
+    ("GEORADIUS", "GEORADIUS k 1 1 1 km"),
+    ("GEORADIUSBYMEMBER", "GEORADIUSBYMEMBER k m 1 km"),
     ("LMPOP", "LMPOP 1 k LEFT"),
     ("ZMPOP", "ZMPOP 1 k MIN"),
     ("BLMPOP", "BLMPOP 0.01 1 k LEFT"),
@@ -116,6 +120,10 @@ fn conditional(row: &Call) -> Vec<Command> {
     match row.name.as_str() {
         "SET" => vec![example("SET k v GET").when("with `GET`")],
         "ZADD" => vec![example("ZADD k INCR 1 m").when("with `INCR`")],
+        "GEORADIUS" => vec![example("GEORADIUS k 1 1 1 km STORE d").when("with `STORE` or `STOREDIST`")],
+        "GEORADIUSBYMEMBER" => {
+            vec![example("GEORADIUSBYMEMBER k m 1 km STOREDIST d").when("with `STORE` or `STOREDIST`")]
+        }
         "SORT" => vec![
             example("SORT k STORE d").when("with `STORE`"),
             example("SORT k BY w_*").when("with `BY` or `GET` of other keys"),
