@@ -418,6 +418,8 @@ NOT_IN_SCRIPTS = UNORDERED | RANDOM | set(TIMES) | {
     b"LCS", b"XREAD", b"XREADGROUP",
     # The broker allows this only outside of scripts, and other databases only before the first change.
     b"FLUSHALL", b"SELECT", b"MOVE", b"COPY",
+    # Redis stores the estimate, and therefore refuses this in scripts that only read.
+    b"PFCOUNT",
 }
 # Commands that are not sent between scripts: some of their replies depend on the order of a set.
 UNCERTAIN = {b"SORT", b"SORT_RO", b"LPOS"}
