@@ -1,8 +1,8 @@
 //! Pins: while one is held, no file of a topic is removed, so that its owner can read what it had when the pin was
 //! created. Records are deleted, compacted and hidden from readers as always; only their files stay.
 //!
-//! A pin ends when it is dropped, when it was not used for [`IDLE`], at the latest after [`AGE_MAX`], and when the disk
-//! is full: records that clients publish matter more.
+//! A pin ends when it is dropped, when it was not used for [`IDLE`] since its snapshot is complete, at the latest after
+//! [`AGE_MAX`], and when the disk is full: records that clients publish matter more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,6 +31,8 @@ struct State {
 struct Held {
     number: u64,
     since: Instant,
+    /// `true` until the snapshot is complete: its owner cannot read before.
+    is_being_taken: bool,
     used: Instant,
     is_given_up: bool,
 }
@@ -39,7 +41,7 @@ impl Held {
     fn end(&self) -> Option<&'static str> {
         match () {
             () if self.is_given_up => Some("the disk of the broker is full"),
-            () if self.used.elapsed() > IDLE => Some("nothing was read for a minute"),
+            () if !self.is_being_taken && self.used.elapsed() > IDLE => Some("nothing was read for a minute"),
             () if self.since.elapsed() > AGE_MAX => Some("it took longer than a day"),
             () => None,
         }
@@ -64,7 +66,7 @@ impl Pins {
         let number = state.next;
         state.next += 1;
         let now = Instant::now();
-        state.held.push(Held { number, since: now, used: now, is_given_up: false });
+        state.held.push(Held { number, since: now, is_being_taken: true, used: now, is_given_up: false });
         Ok(Pin { pins: self.clone(), number })
     }
 
@@ -86,6 +88,17 @@ impl Pin {
     pub(crate) fn is_over(&self) -> bool {
         let state = self.pins.state.lock();
         !state.held.iter().any(|held| held.number == self.number && held.end().is_none())
+    }
+
+    /// Records that the snapshot is complete: from now on the pin ends if it is not used. Fails if it has ended.
+    pub(crate) fn complete(&self) -> Result<()> {
+        let mut state = self.pins.state.lock();
+        if let Some(held) = state.held.iter_mut().find(|held| held.number == self.number) {
+            held.is_being_taken = false;
+            held.used = Instant::now();
+        }
+        drop(state);
+        self.keep()
     }
 
     /// Records that the pin is used. Fails if it has ended: files may be missing.
@@ -130,6 +143,26 @@ mod tests {
         assert!(!pins.keep_files(true));
         assert_eq!(pin.keep().map_err(|error| error.kind), Err(ErrorKind::OutOfRange));
         assert!(!pins.keep_files(false), "an ended pin never holds files again");
+    }
+
+    /// Moves the last use of all pins back by more than [`IDLE`].
+    fn age(pins: &Pins) {
+        for held in &mut pins.state.lock().held {
+            held.used = held.used.checked_sub(IDLE + Duration::from_secs(1)).expect("the machine runs for a minute");
+        }
+    }
+
+    #[test]
+    fn a_pin_is_idle_only_once_its_snapshot_is_complete() {
+        let pins = Arc::new(Pins::default());
+        let pin = pins.hold().expect("the first one");
+        age(&pins);
+        assert!(pins.keep_files(false) && !pin.is_over(), "a snapshot may take longer than a minute");
+        pin.complete().expect("it has not ended");
+        assert!(pins.keep_files(false) && pin.keep().is_ok(), "the time begins now");
+        age(&pins);
+        assert!(!pins.keep_files(false) && pin.is_over());
+        assert_eq!(pin.keep().map_err(|error| error.kind), Err(ErrorKind::OutOfRange));
     }
 
     #[test]

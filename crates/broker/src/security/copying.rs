@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
+use engine::Result;
 use engine::security::{Operation, Resource};
-use engine::{Error, ErrorKind, Result};
 
 use super::{Identity, Security};
 
@@ -20,9 +20,12 @@ impl Security {
         if is_administrator || (!is_login_required && is_here) {
             return Ok(());
         }
+        let mut denied = self.denied(identity, format_args!("take a backup"), None);
+        // It says more than which permission is missing: there is none that could be given.
         let message = "a backup has everything in it, also what verifies passwords: without authorization = true only \
                        an administrator may take one. Run the command on the broker's machine as its user, or log \
                        in as one of super_users";
-        Err(Error::new(ErrorKind::Denied, message))
+        denied.message = message.to_owned();
+        Err(denied)
     }
 }

@@ -49,6 +49,7 @@ impl Store {
             self.checkpoint()?;
             if let Some((manifest, partitions)) = self.cut()? {
                 let disk = self.shared.disk.clone();
+                pin.complete()?;
                 return Ok(Snapshot { manifest, partitions, disk, open: Mutex::default(), pin });
             }
         }

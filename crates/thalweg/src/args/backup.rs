@@ -20,7 +20,7 @@ pub struct Backup {
     /// Folder for the backup: a new one, or one with an earlier backup of this broker
     #[arg(required = true)]
     pub dir: Option<PathBuf>,
-    /// Maximum bytes per second that the broker sends; 0: no limit
+    /// Maximum bytes per second that the broker sends, at least 64KiB; 0: no limit
     #[arg(long, value_name = "BYTES", default_value = "64MiB")]
     pub rate: String,
     /// Leave out topics in SQLite, which a backup cannot include

@@ -13,8 +13,15 @@ use storage::{Manifest, PartitionExtent};
 use super::folder::{Folder, Hash, Index, LastBatch, Partition, Records, Writing, records_name};
 use crate::output::{FAILED, Failure, Result, USAGE};
 
-/// Bytes of the batches that are requested together.
-const READ_BYTES: u32 = 1 << 20;
+/// Maximum bytes of the batches that are requested together; a single batch may be larger.
+const READ_BYTES: u64 = 1 << 20;
+/// Time for which the bytes of one request may suffice at the limit of the rate.
+const READ_TIME_S: u64 = 10;
+/// Time without a request after which the broker is told that the backup continues: it ends one that reads nothing for
+/// a minute.
+const QUIET: Duration = Duration::from_secs(20);
+/// Minimum of the limit of the rate, in bytes per second.
+pub const RATE_MIN: u64 = 64 << 10;
 /// Bytes after which a partition continues in another file.
 const FILE_BYTES: u64 = 64 << 20;
 /// Bytes below which the last file of a partition is copied into the next one, so that frequent backups do not leave
@@ -53,12 +60,21 @@ struct Pace {
 }
 
 impl Pace {
-    async fn spend(&mut self, bytes: u64) {
-        self.bytes += bytes;
-        if self.bytes_per_s > 0 {
-            let due = Duration::from_secs_f64(self.bytes as f64 / self.bytes_per_s as f64);
-            tokio::time::sleep(due.saturating_sub(self.since.elapsed())).await;
+    /// Returns the maximum number of bytes of one request.
+    fn read_bytes(&self) -> u32 {
+        match self.bytes_per_s {
+            0 => READ_BYTES as u32,
+            rate => READ_BYTES.min(rate.saturating_mul(READ_TIME_S)) as u32,
         }
+    }
+
+    /// Returns the time to wait before the next request.
+    fn wait(&self) -> Duration {
+        if self.bytes_per_s == 0 {
+            return Duration::ZERO;
+        }
+        let due = Duration::from_secs_f64(self.bytes as f64 / self.bytes_per_s as f64);
+        due.saturating_sub(self.since.elapsed())
     }
 }
 
@@ -154,7 +170,7 @@ impl Copy<'_> {
             open = Some((small.from, file));
         }
         while at < extent.end {
-            let batches = self.client.read_backup(self.begun.backup, stream, at, READ_BYTES).await?;
+            let batches = self.client.read_backup(self.begun.backup, stream, at, self.pace.read_bytes()).await?;
             let first = batches.first().map_or(u64::MAX, RecordBatch::base_offset);
             let next = batches.last().map_or(at, RecordBatch::next_offset);
             // Only the first batch of the partition may begin before its start.
@@ -180,12 +196,29 @@ impl Copy<'_> {
             self.bar.inc(next - at);
             self.bar.set_message(super::units::bytes(self.pace.bytes + bytes));
             at = next;
-            self.pace.spend(bytes).await;
+            self.pace.bytes += bytes;
+            self.wait(stream, extent.end).await?;
         }
         if let Some((from, file)) = open {
             files.push(Records { from, to: extent.end, written: file.finish()? });
         }
         Ok((files, last))
+    }
+
+    /// Waits as long as the limit of the rate requires. A large batch may take longer than the broker waits for the
+    /// next request, so it is asked for the records after the last one, of which there are none.
+    async fn wait(&self, stream: u64, end: u64) -> Result {
+        loop {
+            let wait = self.pace.wait();
+            if wait.is_zero() {
+                return Ok(());
+            }
+            tokio::time::sleep(wait.min(QUIET)).await;
+            if wait <= QUIET {
+                return Ok(());
+            }
+            self.client.read_backup(self.begun.backup, stream, end, 1).await?;
+        }
     }
 
     fn create(&self, stream: u64, from: u64) -> Result<Writing> {
@@ -228,8 +261,8 @@ struct Wanted {
     from: u64,
 }
 
-/// Returns what of the previous backup stays. Where files stay, the manifest gets the extent of the compaction that
-/// these have: they still have records that the broker has compacted since.
+/// Returns the parts of the previous backup that stay. For partitions whose files stay, the manifest gets the extent of
+/// the compaction that these have ([`continue_copy`]).
 async fn plan(
     at: (&Client, &BackupBegun),
     folder: &Folder,
@@ -246,17 +279,37 @@ async fn plan(
     for (id, topic) in &mut manifest.catalog.topics {
         for (i, extent) in (0..).zip(&mut topic.partitions) {
             let stream = u64::from(*id) << 32 | i;
-            let wanted = match known.get(&stream) {
+            let mut wanted = match known.get(&stream) {
                 Some(known) => kept(at, known, extent).await?,
                 None => None,
             };
-            if let (Some(_), Some(before)) = (&wanted, extents.get(&stream)) {
-                extent.compacted = before.compacted;
+            if let Some(before) = extents.get(&stream).filter(|_| wanted.is_some())
+                && !continue_copy(extent, before)
+            {
+                wanted = None;
             }
             all.push(wanted.unwrap_or_else(|| Wanted { files: Vec::new(), last: None, from: extent.start }));
         }
     }
     Ok(all)
+}
+
+/// Gives an extent the compaction and the producers of the previous backup if the broker has compacted the partition
+/// since: the files that stay still have the records that were removed. The broker has forgotten the aborted
+/// transactions among these, so its producers do not fit to the files; those of the previous backup do, and a restore
+/// adds the batches after them, all of which are as they were published. Returns `false` if such batches were deleted,
+/// so that the copy cannot be continued.
+fn continue_copy(extent: &mut PartitionExtent, before: &PartitionExtent) -> bool {
+    if extent.compacted == before.compacted {
+        return true;
+    }
+    if extent.start > before.producers_end {
+        return false;
+    }
+    extent.compacted = before.compacted;
+    extent.producers = before.producers.clone();
+    extent.producers_end = before.producers_end;
+    true
 }
 
 /// Returns what stays of a partition, if anything does: the broker continues where the previous backup ends, and has
@@ -294,4 +347,60 @@ fn bar() -> ProgressBar {
         ),
     );
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    /// Returns an extent that is compacted up to an offset, with producers up to its end.
+    fn extent(start: u64, end: u64, compacted_to: u64, producers: &'static [u8]) -> PartitionExtent {
+        let mut extent = PartitionExtent {
+            start,
+            end,
+            compacted: Default::default(),
+            producers: Bytes::from_static(producers),
+            producers_end: end,
+        };
+        extent.compacted.to = compacted_to;
+        extent
+    }
+
+    #[test]
+    fn files_of_a_compacted_partition_keep_the_producers_that_know_their_aborted_transactions() {
+        let first = extent(0, 100, 0, b"with aborted");
+        let mut second = extent(0, 150, 90, b"forgotten");
+        assert!(continue_copy(&mut second, &first));
+        let expected = PartitionExtent { end: 150, ..first.clone() };
+        assert_eq!(second, expected, "the replay begins where the first backup ended");
+        // So do the backups after it.
+        let mut third = extent(0, 200, 140, b"forgotten, too");
+        assert!(continue_copy(&mut third, &second));
+        assert_eq!(third, PartitionExtent { end: 200, ..first });
+    }
+
+    #[test]
+    fn files_of_a_partition_that_was_not_compacted_get_the_latest_producers() {
+        let first = extent(0, 100, 50, b"old");
+        let latest = extent(120, 150, 50, b"latest");
+        let mut second = latest.clone();
+        assert!(continue_copy(&mut second, &first));
+        assert_eq!(second, latest);
+    }
+
+    #[test]
+    fn a_copy_is_not_continued_if_batches_after_its_producers_are_deleted() {
+        let first = extent(0, 100, 0, b"old");
+        let mut second = extent(101, 150, 90, b"latest");
+        assert!(!continue_copy(&mut second, &first));
+        let mut at_the_end = extent(100, 150, 90, b"latest");
+        assert!(continue_copy(&mut at_the_end, &first));
+    }
+
+    #[test]
+    fn a_request_suffices_for_seconds_at_any_rate() {
+        let of = |bytes_per_s| Pace { bytes_per_s, since: Instant::now(), bytes: 0 }.read_bytes();
+        assert_eq!([of(0), of(u64::MAX), of(RATE_MIN)], [1 << 20, 1 << 20, 640 << 10]);
+    }
 }

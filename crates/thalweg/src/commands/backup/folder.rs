@@ -1,7 +1,7 @@
 //! Folder of a backup, as files.
 //!
 //! ```text
-//! thalweg.lock                       locked by the command that writes the folder
+//! thalweg.lock                       locked by the commands that write or read the folder
 //! backup.json                        the last complete backup: all files below, with their checksums
 //! topics-<number>                    topics and extents of their partitions, as `storage::Manifest` encodes them
 //! key-<number>                       the key of the secrets in topics, if the broker has one
@@ -156,14 +156,20 @@ impl Writing {
 /// Folder of a backup.
 pub struct Folder {
     dir: PathBuf,
-    /// Held while a command writes the folder.
+    /// Held while a command writes the folder, and shared by those that read it.
     _lock: Option<File>,
 }
 
 impl Folder {
     /// Opens a folder to write a backup into it, and creates it if it does not exist.
     pub fn to_write(dir: &Path) -> Result<Self> {
+        let missing: Vec<&Path> =
+            dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists()).collect();
         make_dir(dir)?;
+        // Otherwise a complete backup might disappear with its folder.
+        for made in missing {
+            sync_dir(above(made))?;
+        }
         let folder = Self { dir: dir.to_owned(), _lock: None };
         if folder.index()?.is_none() {
             folder.check_is_own()?;
@@ -173,7 +179,9 @@ impl Folder {
         let lock = lock.map_err(|error| failed("open", &path, error))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
             rustix::io::Errno::WOULDBLOCK => {
-                Failure::new(FAILED, format!("another backup is being written to {}", dir.display()))
+                let dir = dir.display();
+                let message = format!("another backup is being written to {dir}, or read from it: wait until it ended");
+                Failure::new(FAILED, message)
             }
             error => failed("lock", &path, error.into()),
         })?;
@@ -181,19 +189,37 @@ impl Folder {
         Ok(Self { _lock: Some(lock), ..folder })
     }
 
-    /// Opens a folder to read a backup.
-    pub fn to_read(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), _lock: None }
+    /// Opens a folder to read a backup. Fails while one is being written to it: that removes files of the previous one.
+    /// A copy of a folder may have no lock file.
+    pub fn to_read(dir: &Path) -> Result<Self> {
+        let path = dir.join(LOCK);
+        let lock = match File::open(&path) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Self { dir: dir.to_owned(), _lock: None });
+            }
+            Err(error) => return Err(failed("open", &path, error)),
+        };
+        flock(&lock, FlockOperation::NonBlockingLockShared).map_err(|error| match error {
+            rustix::io::Errno::WOULDBLOCK => {
+                let message = format!("a backup is being written to {}: wait until it ended", dir.display());
+                Failure::new(FAILED, message)
+            }
+            error => failed("lock", &path, error.into()),
+        })?;
+        Ok(Self { dir: dir.to_owned(), _lock: Some(lock) })
     }
 
     /// Fails if the folder has files of another program: they would be regarded as those of an interrupted backup.
     fn check_is_own(&self) -> Result {
-        let entries = fs::read_dir(&self.dir).map_err(|error| failed("list", &self.dir, error))?;
-        for entry in entries {
-            let name = entry.map_err(|error| failed("list", &self.dir, error))?.file_name();
-            let name = name.to_string_lossy();
-            let is_own = [LOCK, INDEX_NEW, RECORDS].contains(&&*name) || is_numbered(&name);
-            if !is_own {
+        for (entry, name) in list(&self.dir)? {
+            let foreign = match name.as_str() {
+                LOCK | INDEX_NEW => None,
+                RECORDS => self.foreign_records(&entry)?,
+                name if is_numbered(name) => None,
+                _ => Some(name),
+            };
+            if let Some(name) = foreign {
                 let message = format!(
                     "{} has {name}, and no backup: choose an empty folder, or one with a backup",
                     self.dir.display()
@@ -202,6 +228,27 @@ impl Folder {
             }
         }
         Ok(())
+    }
+
+    /// Returns the path in the folder of an entry below `records` that no backup writes, if there is one.
+    fn foreign_records(&self, records: &fs::DirEntry) -> Result<Option<String>> {
+        let is_dir = |entry: &fs::DirEntry| {
+            entry.file_type().map(|kind| kind.is_dir()).map_err(|error| failed("list", &entry.path(), error))
+        };
+        if !is_dir(records)? {
+            return Ok(Some(RECORDS.to_owned()));
+        }
+        for (dir, partition) in list(&records.path())? {
+            if !is_partition(&partition) || !is_dir(&dir)? {
+                return Ok(Some(format!("{RECORDS}/{partition}")));
+            }
+            for (file, name) in list(&dir.path())? {
+                if !is_records(&name) || is_dir(&file)? {
+                    return Ok(Some(format!("{RECORDS}/{partition}/{name}")));
+                }
+            }
+        }
+        Ok(None)
     }
 
     pub fn path(&self, file: &str) -> PathBuf {
@@ -319,24 +366,28 @@ impl Folder {
         sync_dir(&self.dir)
     }
 
-    /// Returns the files that no complete backup names: those of interrupted backups, and of earlier ones.
+    /// Returns the files that no complete backup names: those of interrupted backups, and of earlier ones. Files with
+    /// names that no backup writes are not among them.
     pub fn leftovers(&self, index: Option<&Index>) -> Result<Vec<PathBuf>> {
         let named: BTreeSet<PathBuf> =
             index.iter().flat_map(|index| index.files()).map(|file| self.path(&file.file)).collect();
         let mut left = Vec::new();
+        let records = self.dir.join(RECORDS);
         let mut dirs = vec![self.dir.clone()];
         while let Some(dir) = dirs.pop() {
-            for entry in fs::read_dir(&dir).map_err(|error| failed("list", &dir, error))? {
-                let entry = entry.map_err(|error| failed("list", &dir, error))?;
+            for (entry, name) in list(&dir)? {
                 let path = entry.path();
-                let name = entry.file_name().to_string_lossy().into_owned();
                 let is_dir = entry.file_type().map_err(|error| failed("list", &dir, error))?.is_dir();
-                match (is_dir, dir == self.dir) {
-                    (true, true) if name == RECORDS => dirs.push(path),
-                    (true, false) => dirs.push(path),
-                    (false, true) if name != INDEX_NEW && !is_numbered(&name) => {}
-                    (false, _) if !named.contains(&path) => left.push(path),
-                    _ => {}
+                let is_own = match () {
+                    () if dir == self.dir && is_dir => name == RECORDS,
+                    () if dir == self.dir => name == INDEX_NEW || is_numbered(&name),
+                    () if dir == records => is_dir && is_partition(&name),
+                    () => !is_dir && is_records(&name),
+                };
+                if is_own && is_dir {
+                    dirs.push(path);
+                } else if is_own && !named.contains(&path) {
+                    left.push(path);
                 }
             }
         }
@@ -365,6 +416,36 @@ impl Folder {
 fn is_numbered(name: &str) -> bool {
     let number = name.strip_prefix("topics-").or_else(|| name.strip_prefix("key-"));
     number.is_some_and(|number| number.parse::<u64>().is_ok())
+}
+
+/// Returns `true` for the name of a folder in `records`, as [`records_name`] returns it.
+fn is_partition(name: &str) -> bool {
+    let parsed = name
+        .split_once('-')
+        .and_then(|(topic, partition)| Some((topic.parse::<u32>().ok()?, partition.parse::<u32>().ok()?)));
+    parsed.is_some_and(|(topic, partition)| format!("{topic}-{partition}") == name)
+}
+
+/// Returns `true` for the name of a file in such a folder, as [`records_name`] returns it.
+fn is_records(name: &str) -> bool {
+    let parsed =
+        name.split_once('-').and_then(|(from, number)| Some((from.parse::<u64>().ok()?, number.parse::<u64>().ok()?)));
+    parsed.is_some_and(|(from, number)| format!("{from:020}-{number}") == name)
+}
+
+/// Returns the entries of a folder with their names.
+fn list(dir: &Path) -> Result<Vec<(fs::DirEntry, String)>> {
+    let entries = fs::read_dir(dir).map_err(|error| failed("list", dir, error))?;
+    let named = |entry: fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        (entry, name)
+    };
+    entries.map(|entry| entry.map(named).map_err(|error| failed("list", dir, error))).collect()
+}
+
+/// Returns the folder in which a path is.
+pub fn above(path: &Path) -> &Path {
+    path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
 /// Returns the name of a file with records.

@@ -23,6 +23,11 @@ pub fn run(config: &Config, args: &Backup, is_json: bool) -> Result {
         return verify(dir, is_json);
     }
     let rate = parse_bytes(&args.rate).map_err(|why| Failure::new(USAGE, format!("--rate: {why}")))?;
+    if (1..copy::RATE_MIN).contains(&rate) {
+        let (rate, least) = (units::bytes(rate), units::bytes(copy::RATE_MIN));
+        let message = format!("--rate: {rate} per second is too low: use at least {least}, or 0 for no limit");
+        return Err(Failure::new(USAGE, message));
+    }
     let dir = args.dir.clone().unwrap_or_default();
     let folder = Folder::to_write(&dir)?;
     let copied = block_on(async {
@@ -49,7 +54,7 @@ pub fn run(config: &Config, args: &Backup, is_json: bool) -> Result {
 }
 
 fn verify(dir: &Path, is_json: bool) -> Result {
-    let folder = Folder::to_read(dir);
+    let folder = Folder::to_read(dir)?;
     let index = folder.complete()?;
     let left = folder.leftovers(Some(&index))?.len() as u64;
     let (contents, wrong) = restore::verify(&folder, &index)?;
@@ -73,7 +78,7 @@ fn verify(dir: &Path, is_json: bool) -> Result {
 }
 
 pub fn restore(config: &Config, args: &Restore, is_json: bool) -> Result {
-    let folder = Folder::to_read(&args.dir);
+    let folder = Folder::to_read(&args.dir)?;
     let index = folder.complete()?;
     let contents = restore::restore(&folder, &index, &args.data, config.store())?;
     if index.without_sqlite {

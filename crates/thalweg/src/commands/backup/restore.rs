@@ -1,15 +1,19 @@
 //! Reading of a backup: its check, and a data directory that is written from it.
 
 use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::BytesMut;
 use client::RecordBatch;
+use engine::limits::BATCH_BYTES_MAX;
+use engine::record::BATCH_HEADER_BYTES;
 use indicatif::{ProgressBar, ProgressStyle};
 use storage::{EntryKind, Manifest, RealDisk, Store, StoreSettings};
 
-use super::folder::{Folder, Index, Partition, Records, damaged, failed, sync_dir};
+use super::folder::{Folder, Index, Partition, Records, above, damaged, failed, sync_dir};
 use crate::output::{Failure, Result, USAGE};
 
 /// Bytes of a batch before the part that its length counts.
@@ -65,6 +69,7 @@ pub fn restore(folder: &Folder, index: &Index, data: &Path, settings: StoreSetti
     let name = data.file_name().ok_or_else(|| {
         Failure::new(USAGE, format!("{} is no name of a new directory: name one for --data", data.display()))
     })?;
+    check_no_mount(data)?;
     let partial = data.with_file_name(format!("{}.restoring", name.to_string_lossy()));
     remove_partial(&partial)?;
     let restored = write(folder, index, &partial, settings);
@@ -72,16 +77,41 @@ pub fn restore(folder: &Folder, index: &Index, data: &Path, settings: StoreSetti
         remove_partial(&partial)?;
     }
     let contents = restored?;
-    fs::rename(&partial, data).map_err(|error| failed("create", data, error))?;
-    let above = data.parent().filter(|above| !above.as_os_str().is_empty());
-    sync_dir(above.unwrap_or_else(|| Path::new(".")))?;
+    if let Err(error) = fs::rename(&partial, data) {
+        remove_partial(&partial)?;
+        return Err(match error.kind() {
+            // Two mounts of one file system have the same device.
+            ErrorKind::ResourceBusy | ErrorKind::CrossesDevices => mounted(data),
+            _ => failed("create", data, error),
+        });
+    }
+    sync_dir(above(data))?;
     Ok(contents)
+}
+
+/// Fails if a directory is a mount point or a link: it cannot be replaced by the one that is written next to it.
+fn check_no_mount(data: &Path) -> Result {
+    let found = match fs::symlink_metadata(data) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(|error| failed("read", data, error))?,
+    };
+    let parent = above(data);
+    let parent = fs::metadata(parent).map_err(|error| failed("read", parent, error))?;
+    if found.dev() == parent.dev() && !found.is_symlink() { Ok(()) } else { Err(mounted(data)) }
+}
+
+fn mounted(data: &Path) -> Failure {
+    let path = data.display();
+    let inside = data.join("data");
+    let message =
+        format!("{path} is a mount point or a link: name a directory inside it, such as {}", inside.display());
+    Failure::new(USAGE, message)
 }
 
 /// Fails if a directory exists that has files.
 fn check_empty(data: &Path) -> Result {
     match fs::read_dir(data) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(failed("list", data, error)),
         Ok(mut entries) => {
             if entries.next().is_none() {
@@ -95,7 +125,7 @@ fn check_empty(data: &Path) -> Result {
 
 fn remove_partial(partial: &Path) -> Result {
     match fs::remove_dir_all(partial) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed("remove", partial, error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", partial, error)),
         _ => Ok(()),
     }
 }
@@ -181,6 +211,12 @@ fn each_batch(folder: &Folder, file: &Records, each: &mut dyn FnMut(RecordBatch)
         // After damage, only the checksum of the file is of interest.
         while wrong.is_none() && rest.len() >= EPOCH.end {
             let length = u32::from_be_bytes([rest[8], rest[9], rest[10], rest[11]]) as usize + LENGTH_END;
+            if !(BATCH_HEADER_BYTES..=BATCH_BYTES_MAX).contains(&length) {
+                wrong = Some(format!(
+                    "after offset {at}: a batch has {BATCH_HEADER_BYTES} to {BATCH_BYTES_MAX} bytes, not {length}"
+                ));
+                break;
+            }
             if rest.len() < length {
                 break;
             }

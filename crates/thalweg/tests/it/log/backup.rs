@@ -8,14 +8,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use client::{CacheSettings, Client, NewQueue, OutMessage, Record, TopicPartition, TopicSettings};
-use engine::TopicName;
 use engine::codec::Codec;
-use kafka_protocol::messages::ProduceRequest;
+use engine::{BatchBuilder, Producer, TopicName};
+use kafka_protocol::messages::add_partitions_to_txn_request::AddPartitionsToTxnTopic;
+use kafka_protocol::messages::{
+    AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest, ProduceRequest, TransactionalId,
+};
 use parking_lot::Mutex;
+use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::door::kafka::raw::{Raw, batch, produce, produced};
+use crate::door::kafka::raw::{Raw, batch, fetch, fetched, produce, produced, records, text, topic};
 use crate::door::sqs::client::Sqs;
 use crate::support::cluster::Cluster;
 use crate::support::command::{Done, on, thalweg};
@@ -358,6 +362,9 @@ async fn a_backup_that_is_killed_leaves_the_previous_one() {
     let refused = restore(&only, &folder.path("second")).failed(NOT_FOUND);
     assert!(refused.contains("no complete backup"), "{refused}");
     assert!(!folder.path("second").exists());
+    // What is left of it is known as that of a backup.
+    on(&server, ["backup", path(&only)]).ok();
+    thalweg(["backup", "verify", path(&only)]).ok();
     drop(server);
     let restored = serve(&folder.path("first"));
     assert_eq!(read(&restored.client("tcp").await, "orders").await.len(), 100);
@@ -374,18 +381,25 @@ async fn a_flipped_bit_is_found_by_verify_and_by_restore() {
     files.extend([backup.join("topics-1"), backup.join("backup.json")]);
     for file in files {
         let whole = std::fs::read(&file).expect("a file");
+        let at = whole.len() / 2;
         let mut flipped = whole.clone();
-        let at = flipped.len() / 2;
         flipped[at] ^= 0x10;
-        std::fs::write(&file, &flipped).expect("written");
+        // A disk may return zeros for a part of a file, also where a batch begins.
+        let mut zeroed = whole.clone();
+        zeroed[at..].fill(0);
+        let mut without_start = whole.clone();
+        without_start[..at.min(4096)].fill(0);
         let name = file.file_name().and_then(|name| name.to_str()).expect("a name");
-        for failure in [
-            thalweg(["backup", "verify", path(&backup)]).failed(DAMAGED),
-            restore(&backup, &folder.path("restored")).failed(DAMAGED),
-        ] {
-            assert!(failure.contains(name), "{name}: {failure}");
+        for damaged in [flipped, zeroed, without_start] {
+            std::fs::write(&file, &damaged).expect("written");
+            for failure in [
+                thalweg(["backup", "verify", path(&backup)]).failed(DAMAGED),
+                restore(&backup, &folder.path("restored")).failed(DAMAGED),
+            ] {
+                assert!(failure.contains(name), "{name}: {failure}");
+            }
+            assert!(!folder.path("restored").exists() && !folder.path("restored.restoring").exists());
         }
-        assert!(!folder.path("restored").exists() && !folder.path("restored.restoring").exists());
         std::fs::write(&file, &whole).expect("written");
     }
     thalweg(["backup", "verify", path(&backup)]).ok();
@@ -412,6 +426,23 @@ async fn a_backup_goes_only_where_it_belongs() {
     assert!(on(&server, ["backup", path(&home)]).failed(USAGE).contains("letter.txt"));
     assert!(restore(&backup, &home).failed(USAGE).contains("has files"));
     assert_eq!(std::fs::read_dir(&home).expect("a folder").count(), 1, "nothing was added");
+    // Nor is one with the records of a business, or with a folder that only resembles one of a backup.
+    for foreign in ["records/letter.txt", "records/1-0/letter.txt", "records/1-0/1-1", "records/01-0/letter.txt"] {
+        let office = tempfile::tempdir().expect("a folder");
+        let file = office.path().join(foreign);
+        std::fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+        std::fs::write(&file, "dear").expect("written");
+        let refused = on(&server, ["backup", path(office.path())]).failed(USAGE);
+        assert!(refused.contains("records/"), "{foreign}: {refused}");
+        assert_eq!(std::fs::read(&file).expect("it is still there"), b"dear");
+    }
+    // A backup removes no file whose name it would not write.
+    let note = backup.join("records").join("note.txt");
+    std::fs::write(&note, "mine").expect("written");
+    on(&server, ["backup", path(&backup)]).ok();
+    assert!(note.exists());
+    let slow = on(&server, ["backup", path(&backup), "--rate", "63KiB"]).failed(USAGE);
+    assert!(slow.contains("64 KiB"), "{slow}");
     // A restored broker continues the backup that it was restored from.
     restore(&backup, &folder.path("restored")).ok();
     let restored = serve(&folder.path("restored"));
@@ -432,6 +463,139 @@ async fn a_backup_goes_only_where_it_belongs() {
     // A broker in memory has nothing to copy.
     let memory = Server::start();
     assert!(on(&memory, ["backup", path(&folder.path("none"))]).failed(FAILED).contains("no data directory"));
+}
+
+/// A backup that is being written is not read: it removes files of the previous one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_is_not_read_while_a_backup_is_written() {
+    let folder = Folder::new();
+    let server = serve(&folder.path("data"));
+    let client = server.client("tcp").await;
+    publish(&client, "orders", 100, 1000).await;
+    let backup = folder.path("backup");
+    on(&server, ["backup", path(&backup)]).ok();
+    publish(&client, "orders", 3000, 1000).await;
+    let before = metric(&client, "thalweg_backup_bytes_total").await;
+    let mut command = program();
+    command.args(["--server", &server.url("tcp"), "backup", path(&backup), "--rate", "128KiB"]);
+    let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("started");
+    until("the backup", async || metric(&client, "thalweg_backup_bytes_total").await > before).await;
+    let refused = thalweg(["backup", "verify", path(&backup)]).failed(FAILED);
+    assert!(refused.contains("is being written"), "{refused}");
+    let refused = restore(&backup, &folder.path("restored")).failed(FAILED);
+    assert!(refused.contains("is being written"), "{refused}");
+    running.kill().expect("killed");
+    running.wait().expect("ended");
+    thalweg(["backup", "verify", path(&backup)]).ok();
+    // A copy may lack the file that is locked.
+    std::fs::remove_file(backup.join("thalweg.lock")).expect("removed");
+    restore(&backup, &folder.path("restored")).ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mount_point_is_refused_before_anything_is_written() {
+    let Some(disk) = super::full_disk::SmallDisk::new() else { return };
+    let folder = Folder::new();
+    let server = serve(&folder.path("data"));
+    publish(&server.client("tcp").await, "orders", 10, 10).await;
+    let backup = folder.path("backup");
+    on(&server, ["backup", path(&backup)]).ok();
+    let refused = restore(&backup, &disk.path()).failed(USAGE);
+    assert!(refused.contains("mount point"), "{refused}");
+    restore(&backup, &disk.path().join("data")).ok();
+}
+
+/// Publishes a record with a key in a transaction that is aborted, as Kafka's clients do.
+async fn abort(raw: &mut Raw, name: &str) {
+    let id = || TransactionalId(text("aborting"));
+    let begin = InitProducerIdRequest::default().with_transactional_id(Some(id())).with_transaction_timeout_ms(60_000);
+    let mut begun = raw.call(3, begin.clone()).await;
+    until("a coordinator", async || {
+        begun = raw.call(3, begin.clone()).await;
+        begun.error_code == 0
+    })
+    .await;
+    let partitions = AddPartitionsToTxnTopic::default().with_name(topic(name)).with_partitions(vec![0]);
+    let add = AddPartitionsToTxnRequest::default()
+        .with_v3_and_below_transactional_id(id())
+        .with_v3_and_below_producer_id(begun.producer_id)
+        .with_v3_and_below_producer_epoch(begun.producer_epoch)
+        .with_v3_and_below_topics(vec![partitions]);
+    until("the transaction has begun", async || {
+        let added = raw.call(1, add.clone()).await;
+        added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
+    })
+    .await;
+    let mut builder = BatchBuilder::new();
+    builder.push(1, Some(b"key"), Some(b"aborted"), &[]).expect("a record");
+    let producer = Producer { id: begun.producer_id.0, epoch: begun.producer_epoch, sequence: 0 };
+    let mut batch = builder.finish_with(Codec::None, Some(producer)).expect("a record");
+    batch.set_transactional();
+    let request = produce(name, 0, -1, batch.into_bytes()).with_transactional_id(Some(id()));
+    assert_eq!(produced(&raw.call(9, request).await).0, 0);
+    let end = EndTxnRequest::default()
+        .with_transactional_id(id())
+        .with_producer_id(begun.producer_id)
+        .with_producer_epoch(begun.producer_epoch)
+        .with_committed(false);
+    assert_eq!(raw.call(1, end).await.error_code, 0);
+}
+
+/// Returns the first offsets of the aborted transactions that a reader of committed records learns of at the beginning
+/// of a topic, and whether it gets the record of one.
+async fn aborted(raw: &mut Raw, name: &str) -> (Vec<i64>, bool) {
+    let answer = raw.call(11, fetch(name, 0, 0, 0).with_isolation_level(1)).await;
+    let (code, _, batches) = fetched(&answer);
+    assert_eq!(code, 0);
+    let found = answer.responses[0].partitions[0].aborted_transactions.clone().unwrap_or_default();
+    let has_record = records(&batches).iter().any(|record| record.value.as_deref() == Some(&b"aborted"[..]));
+    (found.iter().map(|aborted| aborted.first_offset).collect(), has_record)
+}
+
+/// The broker forgets aborted transactions when it has compacted their records. The files of a backup still have these
+/// records, and so a restored broker still has to know the transactions.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_aborted_record_stays_aborted_if_it_is_compacted_between_two_backups() {
+    let folder = Folder::new();
+    let mut server = serve(&folder.path("data"));
+    let client = server.client("tcp").await;
+    let settings = TopicSettings { segment_bytes: 1 << 20, ..TopicSettings::on_disk() };
+    within("a topic", client.create_topic("state", settings)).await.expect("created");
+    abort(&mut Raw::connect(&server).await, "state").await;
+    let publisher = within("open", client.publisher("state").open()).await.expect("a publisher");
+    for i in 0..8000 {
+        let record = Record::new("x".repeat(400)).with_key((i % 1000).to_string());
+        within("send", publisher.send(&record)).await.expect("sent");
+    }
+    within("flush", publisher.flush()).await.expect("acknowledged");
+    // Compaction changes nothing in the last batch, so the copy of it stays.
+    let record = Record::new("last").with_key("last");
+    within("a publish", client.publish("state", record)).await.expect("acknowledged");
+    let backup = folder.path("backup");
+    on(&server, ["backup", path(&backup)]).ok();
+
+    on(&server, ["topic", "alter", "state", "--compact", "yes"]).ok();
+    // Pending records of the journal are written to segments now, and not at the next checkpoint.
+    server.signal(Signal::TERM);
+    assert!(server.ended().await.success());
+    server.start_again();
+    let mut raw = Raw::connect(&server).await;
+    until("the aborted record is compacted", async || aborted(&mut raw, "state").await == (Vec::new(), false)).await;
+    let client = server.client("tcp").await;
+    let record = Record::new("new").with_key("new");
+    within("a publish", client.publish("state", record)).await.expect("acknowledged");
+    // Twice: the last one continues what the one before has kept.
+    for _ in 0..2 {
+        let continued = on(&server, ["--json", "backup", path(&backup)]).json();
+        assert!(continued["kept_bytes"].as_u64() > Some(1 << 20), "nothing is kept: {continued}");
+    }
+    drop(server);
+    restore(&backup, &folder.path("restored")).ok();
+    let restored = serve(&folder.path("restored"));
+    let mut raw = Raw::connect(&restored).await;
+    let (transactions, has_record) = aborted(&mut raw, "state").await;
+    // It may have compacted the record by now.
+    assert!(transactions == [0] || !has_record, "an aborted record is committed: {transactions:?}");
 }
 
 /// The backup of a cluster is that of one broker: its batches lose the terms of the leaders.
