@@ -111,7 +111,9 @@ impl Core {
         if topic.is_over_quota() {
             return Err(self.tenant_quotas().refuse_publish(topic.name.as_str()));
         }
-        let options = AppendOptions { at: Some(at), ..AppendOptions::of(&topic.settings, false, self.now_ms()) };
+        let traced_since_us = self.traces().now_us();
+        let options = AppendOptions::of(&topic.settings, false, self.now_ms());
+        let options = AppendOptions { at: Some(at), traced_since_us, ..options };
         let attempt = self.try_append(cell, options, batch, None, wakes)?;
         self.finish_attempt(attempt, wakes).await.map(drop)
     }

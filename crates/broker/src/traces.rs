@@ -145,7 +145,7 @@ struct On {
     /// Notified when the queue has many spans.
     ready: Notify,
     leases: Mutex<HashMap<LeaseKey, OpenLease, foldhash::fast::RandomState>>,
-    /// Number of publishes whose commit is awaited for their spans.
+    /// Number of traced records whose commit is awaited for their spans.
     commits: AtomicUsize,
     /// Random number from which the ids of spans are made, and the number of ids so far.
     seed: u64,
@@ -249,8 +249,8 @@ impl Traces {
     }
 
     /// Returns what finishes the spans of a publish once its commit has ended, with an error if it failed. Returns
-    /// `None`, and drops the spans, if [`TRACE_COMMITS_MAX`] commits are awaited already. `awaits_commit`: the producer
-    /// waits for it too.
+    /// `None`, and drops the spans, if the commits of more than [`TRACE_COMMITS_MAX`] traced records would be awaited.
+    /// `awaits_commit`: the producer waits for the commit too.
     pub(crate) fn at_commit(
         self: &Arc<Self>,
         traced: Vec<Traced>,
@@ -258,13 +258,15 @@ impl Traces {
         awaits_commit: bool,
     ) -> Option<AtCommit> {
         let on = self.on.as_ref()?;
-        let awaited = AwaitedCommit(self.clone());
-        if on.commits.fetch_add(1, Ordering::Relaxed) >= TRACE_COMMITS_MAX {
-            on.dropped.add(traced.len() as u64);
+        let records = traced.len();
+        // Dropping it makes room again, also if there is none for it.
+        let awaited = AwaitedCommit { traces: self.clone(), records };
+        if on.commits.fetch_add(records, Ordering::Relaxed) + records > TRACE_COMMITS_MAX {
+            on.dropped.add(records as u64);
             return None;
         }
         Some(Box::new(move |error| {
-            let traces = &awaited.0;
+            let traces = &awaited.traces;
             let committed_us = traces.now_us();
             let answered_us = committed_us.filter(|_| awaits_commit);
             let error = error.map(|error| error.message.as_str());
@@ -360,7 +362,7 @@ impl Traces {
         out.gauge("thalweg_trace_leases", "Traced messages that receivers hold", on.leases.lock().len() as u64)?;
         out.gauge(
             "thalweg_trace_commits",
-            "Traced publishes whose commit is awaited",
+            "Traced records whose commit is awaited",
             on.commits.load(Ordering::Relaxed) as u64,
         )?;
         out.counter(
@@ -394,13 +396,17 @@ pub(crate) struct PublishTimes {
     pub term: Option<u64>,
 }
 
-/// Place of a publish whose commit is awaited.
-pub(crate) struct AwaitedCommit(Arc<Traces>);
+/// Room of a publish whose commit is awaited.
+struct AwaitedCommit {
+    traces: Arc<Traces>,
+    /// Number of its traced records.
+    records: usize,
+}
 
 impl Drop for AwaitedCommit {
     fn drop(&mut self) {
-        if let Some(on) = &self.0.on {
-            on.commits.fetch_sub(1, Ordering::Relaxed);
+        if let Some(on) = &self.traces.on {
+            on.commits.fetch_sub(self.records, Ordering::Relaxed);
         }
     }
 }

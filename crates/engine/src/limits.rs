@@ -156,7 +156,7 @@ pub const BACKFILL_BYTES: usize = 1 << 20;
 pub const TRACE_SPANS_MAX: usize = 8192;
 /// Maximum number of traced messages that receivers hold at the same time.
 pub const TRACE_LEASES_MAX: usize = 8192;
-/// Maximum number of traced publishes whose commit is awaited at the same time.
+/// Maximum number of traced records whose commit is awaited at the same time.
 pub const TRACE_COMMITS_MAX: usize = 4096;
 /// Maximum number of records of one batch that are traced.
 pub const TRACED_PER_BATCH_MAX: usize = 64;

@@ -8,6 +8,11 @@ use engine::Record;
 use engine::limits::TRACE_STATE_BYTES_MAX;
 use engine::trace::{PARENT_HEADER, STATE_HEADER, TraceContext};
 
+/// Maximum bytes of the context of a request. Those of version 00 have 55; later versions may have more.
+const PARENT_BYTES_MAX: usize = 512;
+/// Part of a context between its version and its flags.
+const IDS: std::ops::Range<usize> = 2..53;
+
 /// Valid context of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RequestTrace {
@@ -17,17 +22,24 @@ pub(super) struct RequestTrace {
 
 impl RequestTrace {
     /// Returns the context of a request if it has exactly one and that is valid, as W3C Trace Context requires. The
-    /// fields of a state that was sent in several headers are combined.
+    /// fields of a state that was sent in several headers are combined. A context of a later version becomes one of
+    /// version 00 (section 4.3), without the fields that are unknown.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let mut parents = headers.get_all(PARENT_HEADER).iter();
         let parent = parents.next()?.as_bytes();
-        if parents.next().is_some() {
+        if parents.next().is_some() || parent.len() > PARENT_BYTES_MAX {
             return None;
         }
-        TraceContext::parse(parent)?;
+        let context = TraceContext::parse(parent)?;
+        let parent = if parent.starts_with(b"00") {
+            Bytes::copy_from_slice(parent)
+        } else {
+            let flags: &[u8] = if context.is_sampled { b"01" } else { b"00" };
+            Bytes::from([&b"00"[..], parent.get(IDS)?, flags].concat())
+        };
         let states: Vec<&[u8]> = headers.get_all(STATE_HEADER).iter().map(|state| state.as_bytes()).collect();
         let state = Some(states.join(&b","[..])).filter(|state| (1..=TRACE_STATE_BYTES_MAX).contains(&state.len()));
-        Some(Self { parent: Bytes::copy_from_slice(parent), state: state.map(Bytes::from) })
+        Some(Self { parent, state: state.map(Bytes::from) })
     }
 
     fn headers(&self) -> impl Iterator<Item = (&'static str, Bytes)> {
@@ -79,6 +91,19 @@ mod tests {
         let mut own = Record::new("x").with_header("traceparent", "its own");
         trace.add_to(&mut own);
         assert_eq!(own.headers.len(), 1);
+    }
+
+    /// W3C Trace Context, section 4.3: the fields that are known make a context of the highest known version.
+    #[test]
+    fn a_context_of_a_later_version_loses_what_is_unknown() {
+        let parent = |sent: &str| of(&[("traceparent", sent)]).map(|trace| trace.parent);
+        let later = PARENT.replacen("00", "cc", 1);
+        let expected = Some(Bytes::from_static(PARENT.as_bytes()));
+        assert_eq!(parent(PARENT), expected);
+        assert_eq!(parent(&later), expected);
+        assert_eq!(parent(&format!("{later}-{}", "x".repeat(PARENT_BYTES_MAX - 56))), expected);
+        assert_eq!(parent(&format!("{later}-{}", "x".repeat(PARENT_BYTES_MAX - 55))), None);
+        assert_eq!(parent(&format!("{later}.x")), None);
     }
 
     #[test]
