@@ -7,7 +7,7 @@ use engine::{Error, Result};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
-use super::super::cache::{Cache, Locked};
+use super::super::cache::{Cache, Locked, LockedStripes};
 use super::super::log::Kept;
 
 /// Maximum duration of a wait for stripes that are locked out of order. It ends a deadlock with another such step.
@@ -17,6 +17,8 @@ const JOIN_MAX: Duration = Duration::from_millis(5);
 const HELD_MAX: Duration = Duration::from_millis(100);
 /// Maximum duration of a wait of a caller that is refused otherwise.
 const FREE_MAX: Duration = Duration::from_millis(2);
+/// Maximum number of times that locking several stripes begins from the first one again.
+const RESTARTS_MAX: usize = 8;
 /// Time after which a waiter checks again whether a long step holds the stripe.
 const CHECK_EVERY: Duration = Duration::from_millis(1);
 
@@ -60,6 +62,44 @@ impl Cache {
                 }
             }
         })
+    }
+
+    /// Locks stripes in the order of their numbers, as every caller does that locks more than one. While a long step
+    /// holds one, this thread waits for that alone, and holds none of the others: nobody would know for how long.
+    pub(super) fn lock_stripes(&self, numbers: impl Iterator<Item = usize> + Clone) -> Locked<'_> {
+        for _ in 0..RESTARTS_MAX {
+            match self.lock_in_order(numbers.clone()) {
+                Ok(stripes) => return Locked::new(self, stripes),
+                Err(held) => drop(self.stripes[held].0.lock()),
+            }
+        }
+        // Other long steps must not keep it from ever having all.
+        Locked::new(self, numbers.map(|number| (number, self.stripes[number].0.lock())).collect())
+    }
+
+    /// Locks stripes in this order. Returns the number of one that a long step holds, with nothing locked.
+    fn lock_in_order(&self, numbers: impl Iterator<Item = usize>) -> std::result::Result<LockedStripes<'_>, usize> {
+        let mut stripes = LockedStripes::new();
+        for number in numbers {
+            let stripe = &self.stripes[number].0;
+            let locked = loop {
+                if let Some(locked) = stripe.try_lock() {
+                    break locked;
+                }
+                // With nothing locked, this thread may wait for as long as it takes.
+                if stripes.is_empty() {
+                    break stripe.lock();
+                }
+                if let Some(locked) = stripe.try_lock_for(CHECK_EVERY) {
+                    break locked;
+                }
+                if self.held.load(Ordering::Acquire) & bit(number) != 0 {
+                    return Err(number);
+                }
+            };
+            stripes.push((number, locked));
+        }
+        Ok(stripes)
     }
 
     /// Locks the stripes of these keys as [`Cache::lock`] does, or all stripes without keys. Returns `None`, with

@@ -46,7 +46,7 @@ impl Cache {
             numbers.sort_unstable();
             numbers.dedup();
         }
-        self.lock_stripes(numbers.into_iter())
+        self.lock_stripes(numbers.iter().copied())
     }
 
     /// Locks the stripe of a key.
@@ -59,11 +59,6 @@ impl Cache {
 
     pub fn lock_all(&self) -> Locked<'_> {
         self.lock_stripes(0..self.stripes.len())
-    }
-
-    /// Locks stripes in the order of their numbers, as every caller does that locks more than one.
-    fn lock_stripes(&self, numbers: impl Iterator<Item = usize>) -> Locked<'_> {
-        Locked::new(self, numbers.map(|number| (number, self.stripes[number].0.lock())).collect())
     }
 
     /// Evicts entries until there is room for `bytes` more, if the policy allows: before a step that is not retried.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use broker::Commit;
+use broker::{Cache, Commit};
 use engine::glob::matches;
 use engine::security::Operation;
 use futures_util::FutureExt;
@@ -17,6 +17,7 @@ use crate::redis::command::{Command, Does, Keys, Named, own};
 use crate::redis::connection::{DATABASES, Door, Later, Session};
 use crate::redis::errors::{Fail, SYNTAX};
 use crate::redis::names::{all_databases, cache_name};
+use crate::redis::scripts::BUSY;
 use crate::redis::writer::Writer;
 
 /// Maximum duration of `DEBUG SLEEP`, during which its connection is blocked.
@@ -49,6 +50,12 @@ pub(super) const COMMANDS: &[Command] = &[
 fn flushall(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     if let Err(fail) = super::scan::check_flush(args) {
         return session.fail(&fail);
+    }
+    // A thread must not wait for a script that holds keys of any database.
+    let is_any =
+        |cache: &Cache| (0..DATABASES).any(|number| cache.name().as_str() == cache_name(session.tenant(), number));
+    if find(args[0]).is_some_and(|command| door.scripts.refuses(command, args, is_any)) {
+        return session.fail(&BUSY);
     }
     let mut flushed = Commit::done();
     for number in 0..DATABASES {

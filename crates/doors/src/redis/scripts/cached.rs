@@ -14,8 +14,9 @@ use super::sha::{Sha, sha_of};
 use super::text::Script;
 use crate::redis::errors::{Done, Fail};
 
-/// Maximum number of scripts that were sent with `EVAL`.
+/// Maximum number of scripts that were sent with `EVAL`, and of their bytes.
 const SENT_MAX: usize = 500;
+const SENT_BYTES_MAX: usize = 32 << 20;
 /// Maximum number of scripts that were loaded, and of their bytes.
 const LOADED_MAX: usize = 4096;
 const LOADED_BYTES_MAX: usize = 32 << 20;
@@ -33,6 +34,8 @@ struct Known {
     by_sha: HashMap<Sha, Entry, foldhash::fast::FixedState>,
     loaded: usize,
     loaded_bytes: usize,
+    /// Bytes of the scripts that were sent.
+    sent_bytes: usize,
 }
 
 struct Entry {
@@ -64,17 +67,25 @@ impl ScriptCache {
         let script = Arc::new(Script::new(text)?);
         Scripts::check(&script)?;
         let mut known = self.scripts.write();
-        if known.by_sha.len() - known.loaded >= SENT_MAX {
+        // Another thread may have been faster.
+        if let Some(entry) = known.by_sha.get(&script.sha) {
+            return Ok(entry.script.clone());
+        }
+        while known.by_sha.len() - known.loaded >= SENT_MAX || known.sent_bytes + text.len() > SENT_BYTES_MAX {
             let used = |entry: &Entry| entry.used.as_ref().map(|used| used.load(Ordering::Relaxed));
             let oldest = known.by_sha.iter().filter_map(|(sha, entry)| Some((used(entry)?, *sha))).min();
-            if let Some((_, sha)) = oldest {
-                known.by_sha.remove(&sha);
-                self.evicted.fetch_add(1, Ordering::Relaxed);
+            let Some((_, sha)) = oldest else {
+                break;
+            };
+            if let Some(entry) = known.by_sha.remove(&sha) {
+                known.sent_bytes -= entry.script.text.len();
             }
+            self.evicted.fetch_add(1, Ordering::Relaxed);
         }
         let used = AtomicU64::new(self.uses.fetch_add(1, Ordering::Relaxed));
-        let entry = known.by_sha.entry(script.sha).or_insert(Entry { script, used: Some(used) });
-        Ok(entry.script.clone())
+        known.sent_bytes += text.len();
+        known.by_sha.insert(script.sha, Entry { script: script.clone(), used: Some(used) });
+        Ok(script)
     }
 
     /// Keeps a script until all are forgotten.
@@ -96,7 +107,10 @@ impl ScriptCache {
         known.loaded_bytes = bytes;
         let entry = Entry { script, used: None };
         let script = entry.script.clone();
-        known.by_sha.insert(script.sha, entry);
+        if let Some(sent) = known.by_sha.insert(script.sha, entry) {
+            // It is no longer one of those that were sent.
+            known.sent_bytes -= sent.script.text.len();
+        }
         Ok(script)
     }
 
@@ -142,6 +156,21 @@ mod tests {
         cache.flush();
         assert_eq!(cache.size(), (0, 0));
         assert!(!cache.contains(&loaded));
+    }
+
+    #[test]
+    fn scripts_of_eval_are_evicted_by_their_bytes() {
+        let cache = ScriptCache::default();
+        let text = |at: usize| format!("return {at} --{}", "x".repeat(900 << 10));
+        let first = cache.sent(text(0).as_bytes()).expect("sent").sha;
+        let second = cache.sent(text(1).as_bytes()).expect("sent").sha;
+        assert_eq!(cache.load(text(1).as_bytes()).expect("loaded").sha, second);
+        (2..50).for_each(|at| drop(cache.sent(text(at).as_bytes()).expect("sent")));
+        assert!(!cache.contains(&first) && cache.contains(&second));
+        let (count, bytes) = cache.size();
+        assert!((30..40).contains(&count) && bytes <= SENT_BYTES_MAX + (1 << 20), "{count} scripts of {bytes} bytes");
+        cache.flush();
+        assert_eq!(cache.scripts.read().sent_bytes, 0);
     }
 
     #[test]

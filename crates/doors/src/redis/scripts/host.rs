@@ -220,6 +220,13 @@ impl<'c> Host<'_, 'c> {
         Err(Fail::new("ERR the script is begun again"))
     }
 
+    /// Begins the script again on a thread for scripts, if it has changed nothing.
+    pub(super) fn need_thread(&mut self) {
+        if !self.has_written && self.may_repeat {
+            self.need = Some(Need::Thread);
+        }
+    }
+
     /// Locks what a command uses, if it is not locked yet.
     fn hold(&mut self, database: usize, command: &'static Command, args: &[&[u8]]) -> Done {
         if !self.held.contains_key(&database) {

@@ -2,7 +2,7 @@
 
 use mlua::{Lua, MultiValue, Result, Table, Value};
 
-use super::state::{Given, function, one, text, type_of};
+use super::state::{Given, NO_MEMORY, OUTPUT_BYTES_MAX, function, one, text, type_of};
 use crate::redis::writer::write_double;
 
 /// Maximum depth of tables, and of JSON.
@@ -11,6 +11,10 @@ const DEPTH_MAX: usize = 1000;
 const SPARSE_RATIO: usize = 2;
 /// Largest index up to which a table with gaps is an array in any case.
 const SPARSE_SAFE: usize = 10;
+/// Maximum number of values that are written at a time: a table may be part of many others.
+const VALUES_MAX: usize = 1 << 23;
+/// Maximum number of bytes as which a byte of a text is written.
+const ESCAPE_BYTES_MAX: usize = 6;
 /// Significant digits of numbers.
 const DIGITS: usize = 14;
 
@@ -30,16 +34,46 @@ fn encode(lua: &Lua, args: &MultiValue) -> Result<Given> {
     let [value] = args.iter().collect::<Vec<_>>()[..] else {
         return Ok(Err("bad argument #1 to 'encode' (expected 1 argument)".to_owned()));
     };
-    let mut out = Vec::new();
+    let mut out = Out { bytes: Vec::new(), values: 0 };
     Ok(match append(value, &mut out, 0)? {
-        Ok(()) => one(Value::String(lua.create_string(out)?)),
+        Ok(()) => one(Value::String(lua.create_string(out.bytes)?)),
         Err(message) => Err(message),
     })
 }
 
 type Appended = std::result::Result<(), String>;
 
-fn append(value: &Value, out: &mut Vec<u8>, depth: usize) -> Result<Appended> {
+/// JSON that is written.
+struct Out {
+    bytes: Vec<u8>,
+    /// Number of values so far. Items of tables count twice, as each table is checked before it is written.
+    values: usize,
+}
+
+impl Out {
+    fn note(&mut self, more: usize) -> Appended {
+        self.values += 1;
+        let is_full = self.values > VALUES_MAX || self.bytes.len() + more > OUTPUT_BYTES_MAX;
+        if is_full { Err(NO_MEMORY.to_owned()) } else { Ok(()) }
+    }
+
+    fn note_text(&mut self, text: &[u8]) -> Appended {
+        let is_short = self.bytes.len() + text.len() * ESCAPE_BYTES_MAX <= OUTPUT_BYTES_MAX;
+        self.note(if is_short { 0 } else { text.iter().map(escaped_len).sum() })
+    }
+}
+
+fn append(value: &Value, out: &mut Out, depth: usize) -> Result<Appended> {
+    let noted = if let Value::String(text) = value { out.note_text(&text.as_bytes()) } else { out.note(0) };
+    if let Err(message) = noted {
+        return Ok(Err(message));
+    }
+    if let Value::Table(table) = value
+        && depth < DEPTH_MAX
+    {
+        return append_table(table, out, depth + 1);
+    }
+    let out = &mut out.bytes;
     match value {
         Value::Nil => out.extend_from_slice(b"null"),
         value if value.is_null() => out.extend_from_slice(b"null"),
@@ -50,61 +84,66 @@ fn append(value: &Value, out: &mut Vec<u8>, depth: usize) -> Result<Appended> {
         }
         Value::Number(number) => out.extend_from_slice(digits(*number, DIGITS).as_bytes()),
         Value::String(text) => append_text(&text.as_bytes(), out),
-        Value::Table(_) if depth == DEPTH_MAX => {
-            return Ok(Err(format!("Cannot serialise, excessive depth ({})", depth + 1)));
-        }
-        Value::Table(table) => return append_table(table, out, depth + 1),
+        Value::Table(_) => return Ok(Err(format!("Cannot serialise, excessive depth ({})", depth + 1))),
         value => return Ok(Err(format!("Cannot serialise {}: type not supported", type_of(value)))),
     }
     Ok(Ok(()))
 }
 
-fn append_table(table: &Table, out: &mut Vec<u8>, depth: usize) -> Result<Appended> {
-    let length = match array_length(table)? {
+fn append_table(table: &Table, out: &mut Out, depth: usize) -> Result<Appended> {
+    let length = match array_length(table, out)? {
         Ok(length) => length,
         Err(message) => return Ok(Err(message)),
     };
     if let Some(length) = length.filter(|length| *length > 0) {
-        out.push(b'[');
+        out.bytes.push(b'[');
         for at in 1..=length {
             if at > 1 {
-                out.push(b',');
+                out.bytes.push(b',');
             }
             if let Err(message) = append(&table.raw_get(at)?, out, depth)? {
                 return Ok(Err(message));
             }
         }
-        out.push(b']');
+        out.bytes.push(b']');
         return Ok(Ok(()));
     }
-    out.push(b'{');
+    out.bytes.push(b'{');
     let mut is_first = true;
     for pair in table.pairs::<Value, Value>() {
         let (key, value) = pair?;
         if !std::mem::take(&mut is_first) {
-            out.push(b',');
+            out.bytes.push(b',');
         }
         match &key {
-            Value::String(text) => append_text(&text.as_bytes(), out),
-            Value::Integer(number) => out.extend(format!("\"{}\"", digits(*number as f64, DIGITS)).bytes()),
-            Value::Number(number) => out.extend(format!("\"{}\"", digits(*number, DIGITS)).bytes()),
+            Value::String(text) => {
+                let text = text.as_bytes();
+                if let Err(message) = out.note_text(&text) {
+                    return Ok(Err(message));
+                }
+                append_text(&text, &mut out.bytes);
+            }
+            Value::Integer(number) => out.bytes.extend(format!("\"{}\"", digits(*number as f64, DIGITS)).bytes()),
+            Value::Number(number) => out.bytes.extend(format!("\"{}\"", digits(*number, DIGITS)).bytes()),
             key => return Ok(Err(format!("Cannot serialise {}: table key must be a number or string", type_of(key)))),
         }
-        out.push(b':');
+        out.bytes.push(b':');
         if let Err(message) = append(&value, out, depth)? {
             return Ok(Err(message));
         }
     }
-    out.push(b'}');
+    out.bytes.push(b'}');
     Ok(Ok(()))
 }
 
 /// Returns the length of a table that is an array: its keys are whole numbers from 1 on.
-fn array_length(table: &Table) -> Result<std::result::Result<Option<usize>, String>> {
-    let length = table.raw_len();
+fn array_length(table: &Table, out: &mut Out) -> Result<std::result::Result<Option<usize>, String>> {
     let mut max = 0;
     let mut items = 0;
     for pair in table.pairs::<Value, Value>() {
+        if let Err(message) = out.note(0) {
+            return Ok(Err(message));
+        }
         match pair?.0 {
             Value::Integer(number) if number >= 1 => {
                 max = max.max(usize::try_from(number).unwrap_or(usize::MAX));
@@ -113,10 +152,19 @@ fn array_length(table: &Table) -> Result<std::result::Result<Option<usize>, Stri
             _ => return Ok(Ok(None)),
         }
     }
-    if max > length.max(SPARSE_SAFE) && max > items * SPARSE_RATIO {
+    if max > SPARSE_SAFE && max > items * SPARSE_RATIO {
         return Ok(Err("Cannot serialise table: excessively sparse array".to_owned()));
     }
     Ok(Ok(Some(max)))
+}
+
+/// Returns the number of bytes as which `append_text` writes a byte.
+fn escaped_len(byte: &u8) -> usize {
+    match byte {
+        b'"' | b'\\' | b'/' | 8 | b'\t' | b'\n' | 12 | b'\r' => 2,
+        0..=31 | 127 => ESCAPE_BYTES_MAX,
+        _ => 1,
+    }
 }
 
 fn append_text(text: &[u8], out: &mut Vec<u8>) {

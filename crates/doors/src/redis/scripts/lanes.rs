@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt::Result as Written;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -108,7 +109,11 @@ impl Lanes {
         loop {
             if let Some(job) = queue.jobs.pop_front() {
                 drop(queue);
-                job();
+                // A panic must not end the thread, which others count on. Its caller sees that the job has no result.
+                if std::panic::catch_unwind(AssertUnwindSafe(job)).is_err() {
+                    broker::act_for(None);
+                    tracing::error!("a script of a Redis client has ended with a panic");
+                }
                 queue = self.state.lock();
             } else if queue.is_closed {
                 return;

@@ -2,10 +2,12 @@
 
 use mlua::{Lua, MultiValue, Result, Table, Value};
 
-use super::state::{Given, function, integer, text};
+use super::state::{Given, NO_MEMORY, OUTPUT_BYTES_MAX, function, integer, text};
 
 /// Depth from which nested tables are written as nil.
 const DEPTH_MAX: usize = 16;
+/// Maximum number of values that are written at a time: a table may be part of many others.
+const WRITTEN_MAX: usize = 1 << 23;
 /// Maximum depth of the data that is read. Redis has no limit but its stack.
 const READ_DEPTH_MAX: usize = 256;
 
@@ -39,14 +41,41 @@ fn pack(lua: &Lua, args: &MultiValue) -> Result<Given> {
     if args.is_empty() {
         return Ok(Err("bad argument #0 to 'pack' (MessagePack pack needs input.)".to_owned()));
     }
-    let mut out = Vec::new();
+    let mut out = Out { bytes: Vec::new(), values: 0 };
     for value in args {
-        append(value, &mut out, 0)?;
+        if !append(value, &mut out, 0)? {
+            return Ok(Err(NO_MEMORY.to_owned()));
+        }
     }
-    Ok(super::state::one(Value::String(lua.create_string(out)?)))
+    Ok(super::state::one(Value::String(lua.create_string(out.bytes)?)))
 }
 
-fn append(value: &Value, out: &mut Vec<u8>, depth: usize) -> Result<()> {
+/// Data that is written.
+struct Out {
+    bytes: Vec<u8>,
+    /// Number of values so far. Items of tables count twice, as each table is checked before it is written.
+    values: usize,
+}
+
+impl Out {
+    /// Counts a value. Returns `false` if it would be too much.
+    fn note(&mut self, more: usize) -> bool {
+        self.values += 1;
+        self.values <= WRITTEN_MAX && self.bytes.len() + more <= OUTPUT_BYTES_MAX
+    }
+}
+
+/// Appends a value. Returns `false` if it would be too much.
+fn append(value: &Value, out: &mut Out, depth: usize) -> Result<bool> {
+    if !out.note(if let Value::String(text) = value { text.as_bytes().len() } else { 0 }) {
+        return Ok(false);
+    }
+    if let Value::Table(table) = value
+        && depth < DEPTH_MAX
+    {
+        return append_table(table, out, depth + 1);
+    }
+    let out = &mut out.bytes;
     match value {
         Value::String(text) => {
             let text = text.as_bytes();
@@ -56,10 +85,9 @@ fn append(value: &Value, out: &mut Vec<u8>, depth: usize) -> Result<()> {
         Value::Boolean(is_true) => out.push(if *is_true { 0xc3 } else { 0xc2 }),
         Value::Integer(number) => append_integer(*number, out),
         Value::Number(number) => append_number(*number, out),
-        Value::Table(table) if depth < DEPTH_MAX => return append_table(table, out, depth + 1),
         _ => out.push(0xc0),
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Appends the head of a text, an array or a map: the first that has room for the length.
@@ -109,11 +137,14 @@ fn append_number(number: f64, out: &mut Vec<u8>) {
     }
 }
 
-fn append_table(table: &Table, out: &mut Vec<u8>, depth: usize) -> Result<()> {
+fn append_table(table: &Table, out: &mut Out, depth: usize) -> Result<bool> {
     let mut count = 0;
     let mut max = 0;
     let mut is_array = true;
     for pair in table.pairs::<Value, Value>() {
+        if !out.note(0) {
+            return Ok(false);
+        }
         match pair?.0 {
             Value::Integer(number) if number > 0 => max = max.max(number),
             _ => is_array = false,
@@ -121,16 +152,22 @@ fn append_table(table: &Table, out: &mut Vec<u8>, depth: usize) -> Result<()> {
         count += 1;
     }
     if is_array && max == count {
-        append_head(out, count as usize, [(16, 0x90), (0, 0), (1 << 16, 0xdc)], 0xdd);
-        return (1..=count).try_for_each(|at| append(&table.raw_get(at)?, out, depth));
+        append_head(&mut out.bytes, count as usize, [(16, 0x90), (0, 0), (1 << 16, 0xdc)], 0xdd);
+        for at in 1..=count {
+            if !append(&table.raw_get(at)?, out, depth)? {
+                return Ok(false);
+            }
+        }
+        return Ok(true);
     }
-    append_head(out, count as usize, [(16, 0x80), (0, 0), (1 << 16, 0xde)], 0xdf);
+    append_head(&mut out.bytes, count as usize, [(16, 0x80), (0, 0), (1 << 16, 0xde)], 0xdf);
     for pair in table.pairs::<Value, Value>() {
         let (key, value) = pair?;
-        append(&key, out, depth)?;
-        append(&value, out, depth)?;
+        if !append(&key, out, depth)? || !append(&value, out, depth)? {
+            return Ok(false);
+        }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Returns values from a position on; with a limit, the position of the rest is the first result.

@@ -2,7 +2,7 @@
 
 use mlua::{Lua, MultiValue, Result, Table, Value};
 
-use super::state::{Given, function, integer, number, one, text};
+use super::state::{Given, NO_MEMORY, OUTPUT_BYTES_MAX, function, integer, number, one, text};
 
 /// Maximum size of an integer in bytes.
 const INTEGER_BYTES_MAX: usize = 32;
@@ -111,6 +111,7 @@ fn pack(args: &MultiValue) -> Outcome<Vec<u8>> {
     let mut out = Vec::new();
     let mut arg = 1;
     while let Some((option, size, before)) = format.next(out.len())? {
+        check_room(&out, before + size)?;
         out.resize(out.len() + before, 0);
         match option {
             b'x' => out.push(0),
@@ -125,6 +126,7 @@ fn pack(args: &MultiValue) -> Outcome<Vec<u8>> {
                 let value = text(args, arg, "pack")?;
                 arg += 1;
                 let length = if size == 0 { value.len() } else { size };
+                check_room(&out, length)?;
                 let bytes = value.get(..length);
                 out.extend_from_slice(
                     bytes.ok_or_else(|| format!("bad argument #{} to 'pack' (string too short)", arg + 1))?,
@@ -145,6 +147,10 @@ fn pack(args: &MultiValue) -> Outcome<Vec<u8>> {
         }
     }
     Ok(out)
+}
+
+fn check_room(out: &[u8], more: usize) -> Outcome<()> {
+    if out.len() + more > OUTPUT_BYTES_MAX { Err(NO_MEMORY.to_owned()) } else { Ok(()) }
 }
 
 /// Appends bytes that are in the order of little endian.

@@ -2,10 +2,25 @@
 -- does not exist cannot be read. Receives functions of the host, and returns those that the host calls.
 local host = ...
 
-local error, pcall, rawget, rawset, select, setmetatable, tostring, type, unpack =
-  error, pcall, rawget, rawset, select, setmetatable, tostring, type, unpack
-local setfenv, getmetatable, loadstring, xpcall, concat, next = setfenv, getmetatable, loadstring, xpcall, table.concat, next
-local byte = string.byte
+local error, pcall, rawget, rawset, select, setmetatable, tonumber, tostring, type, unpack =
+  error, pcall, rawget, rawset, select, setmetatable, tonumber, tostring, type, unpack
+local getfenv, setfenv, getmetatable, loadstring, xpcall, next =
+  getfenv, setfenv, getmetatable, loadstring, xpcall, next
+local collectgarbage, pairs, concat = collectgarbage, pairs, table.concat
+local string, table, math, coroutine = string, table, math, coroutine
+local byte, sub, find, match, gmatch, gsub, rep =
+  string.byte, string.sub, string.find, string.match, string.gmatch, string.gsub, string.rep
+local check, where = host.check, host.where
+
+-- What no script may have is nowhere, and the functions of this file have an empty environment: a script that got hold
+-- of one would find nothing there.
+local world = _G
+for _, name in next, { "dofile", "load", "loadfile", "module", "newproxy", "print", "require" } do
+  world[name] = nil
+end
+string.dump = nil
+local empty = {}
+setfenv(1, empty)
 
 -- Protected tables: each is an empty table in front of the real one.
 local protected = setmetatable({}, { __mode = "k" })
@@ -32,11 +47,12 @@ local opened = host.opened
 local globals = setmetatable({}, { __index = refuse_name })
 
 for _, name in next, {
-  "assert", "collectgarbage", "error", "gcinfo", "getfenv", "getmetatable", "ipairs", "next", "rawequal", "rawget",
-  "select", "tonumber", "tostring", "type", "unpack", "_VERSION",
+  "assert", "error", "gcinfo", "getmetatable", "ipairs", "next", "rawequal", "select", "tonumber", "tostring", "type",
+  "unpack", "_VERSION",
 } do
-  globals[name] = _G[name]
+  globals[name] = world[name]
 end
+world = nil
 globals.collectgarbage = function(what)
   if what == nil or what == "count" then
     return collectgarbage(what or "count")
@@ -65,7 +81,6 @@ function globals.setmetatable(of, metatable)
   return setmetatable(of, metatable)
 end
 
-local pairs = pairs
 function globals.pairs(of)
   local real = protected[of]
   if real then
@@ -77,12 +92,31 @@ function globals.pairs(of)
   return pairs(of)
 end
 
--- As luaRedisPcall of Redis: an error of a command is its text, as in older versions.
+-- Errors of functions in C that this file calls for a script name the line of the script.
+local function placed(failure)
+  if type(failure) ~= "string" or sub(failure, 1, 8) ~= "prelude:" then
+    return failure
+  end
+  local _, last = find(failure, ": ", 9, true)
+  if not last then
+    return failure
+  end
+  local source, line = where()
+  local place = ""
+  if source and line and byte(source, 1) == 64 then
+    place = sub(source, 2) .. ":" .. line .. ": "
+  end
+  return place .. sub(failure, last + 1)
+end
+
+-- As luaRedisPcall of Redis: an error of a command is its text, as in older versions. The error of a script that is
+-- killed is not caught: `check` raises it again.
 local function caught(is_done, ...)
   if is_done then
     return true, ...
   end
-  local failure = ...
+  check()
+  local failure = placed((...))
   if type(failure) == "userdata" then
     failure = opened(failure)
   end
@@ -99,24 +133,70 @@ function globals.pcall(...)
   return caught(pcall(...))
 end
 
+local function handled(is_done, ...)
+  if not is_done then
+    check()
+  end
+  return is_done, ...
+end
+
 function globals.xpcall(of, handler)
-  return xpcall(of, function(failure)
+  return handled(xpcall(of, function(failure)
     if type(failure) == "userdata" then
       failure = opened(failure)
     end
-    return handler(failure)
-  end)
+    return handler(placed(failure))
+  end))
 end
 
 -- `true` once a script has replaced an environment, which must not be that of its next run.
 local has_replaced = false
 
+-- Returns what the functions of Lua take for a function or a level of the stack, which are called with `pcall`.
+local function place_of(of, name)
+  if type(of) == "function" then
+    return of
+  end
+  local level = of == nil and 1 or tonumber(of)
+  if not level then
+    error("bad argument #1 to '" .. name .. "' (number expected, got " .. type(of) .. ")", 3)
+  elseif not (level >= 0 and level < 1e6) then
+    error("bad argument #1 to '" .. name .. "' (invalid level)", 3)
+  end
+  -- Above `pcall` and the function that calls it.
+  return level == 0 and 0 or level + 2
+end
+
+-- The environment of functions that are not a script's is that of scripts.
+function globals.getfenv(of)
+  local place = place_of(of, "getfenv")
+  local is_found, found = pcall(getfenv, place)
+  if not is_found and place ~= 3 then
+    error("bad argument #1 to 'getfenv' (invalid level)", 2)
+  elseif not is_found or found == empty then
+    -- Without a level of its own, the script has called this as its last act.
+    found = environment
+  end
+  return found
+end
+
 function globals.setfenv(of, with)
-  if of == 0 then
+  local place = place_of(of, "setfenv")
+  if type(with) ~= "table" then
+    error("bad argument #2 to 'setfenv' (table expected, got " .. type(with) .. ")", 2)
+  elseif place == 0 then
     error("the environment of the server cannot be replaced", 2)
   end
+  local is_found, found = pcall(getfenv, place)
+  if not is_found or found == empty then
+    error("'setfenv' cannot change environment of given object", 2)
+  end
   has_replaced = true
-  return setfenv(of, with)
+  local is_done, result = pcall(setfenv, place, with)
+  if not is_done then
+    error("'setfenv' cannot change environment of given object", 2)
+  end
+  return result
 end
 
 local function loaded(text, name)
@@ -155,6 +235,64 @@ local strings = {}
 for name, of in next, string do
   strings[name] = of
 end
+
+-- The matcher of Lua 5.1 calls itself for parts of a pattern, on the stack of the thread, and nothing ends it. So the
+-- length of patterns is limited, and for long texts the number of their repetitions.
+local PATTERN_BYTES_MAX, LONG_BYTES, REPETITIONS_MAX = 2048, 4096, 16
+
+local function check_pattern(text, pattern)
+  if type(pattern) ~= "string" then
+    return
+  end
+  if #pattern > PATTERN_BYTES_MAX then
+    error("pattern too complex: it has " .. #pattern .. " bytes, at most 2048 are allowed", 3)
+  end
+  if type(text) == "string" and #text > LONG_BYTES then
+    local _, count = gsub(pattern, "[*+?-]", "")
+    if count > REPETITIONS_MAX then
+      error("pattern too complex: it has " .. count .. " of the characters *+-?, at most 16 are allowed for a text of "
+        .. "more than 4096 bytes", 3)
+    end
+  end
+end
+
+-- Returns `true` for what `string.find` looks for as it is, without the matcher.
+local function is_literal(pattern)
+  return type(pattern) == "string" and not find(pattern, "[%^%$%*%+%?%.%(%[%%%-]")
+end
+
+function strings.find(text, pattern, ...)
+  if not select(2, ...) and not is_literal(pattern) then
+    check_pattern(text, pattern)
+  end
+  return find(text, pattern, ...)
+end
+
+function strings.match(text, pattern, ...)
+  check_pattern(text, pattern)
+  return match(text, pattern, ...)
+end
+
+function strings.gmatch(text, pattern)
+  check_pattern(text, pattern)
+  return gmatch(text, pattern)
+end
+-- The name of older versions.
+strings.gfind = strings.gmatch
+
+function strings.gsub(text, pattern, ...)
+  check_pattern(text, pattern)
+  return gsub(text, pattern, ...)
+end
+
+function strings.rep(text, count)
+  -- Many repetitions of nothing take long.
+  if text == "" and tonumber(count) then
+    return ""
+  end
+  return rep(text, count)
+end
+
 local insert = table.insert
 local tables = {}
 for name, of in next, table do
@@ -163,6 +301,13 @@ end
 function tables.insert(of, ...)
   if protected[of] then
     error(READONLY, 0)
+  end
+  if select("#", ...) == 2 then
+    -- The table is moved up from the position on, also where it has nothing.
+    local at = tonumber((...))
+    if at and not (at >= 0 and at <= 2147483647) then
+      error("bad argument #2 to 'insert' (position out of bounds)", 2)
+    end
   end
   return insert(of, ...)
 end
@@ -178,10 +323,15 @@ for name, of in next, coroutine do
 end
 local resume = coroutine.resume
 local function resumed(is_done, ...)
-  if not is_done and type((...)) == "userdata" then
-    return false, opened((...))
+  if is_done then
+    return true, ...
   end
-  return is_done, ...
+  check()
+  local failure = placed((...))
+  if type(failure) == "userdata" then
+    failure = opened(failure)
+  end
+  return false, failure
 end
 function coroutines.resume(...)
   return resumed(resume(...))
@@ -237,11 +387,11 @@ redis.error_reply = function(...)
 end
 library("redis", redis)
 
-local where = host.where
 local function explain(failure)
   if type(failure) == "userdata" then
     failure = opened(failure)
   end
+  failure = placed(failure)
   if type(failure) ~= "table" then
     failure = { err = "ERR " .. tostring(failure) }
   end

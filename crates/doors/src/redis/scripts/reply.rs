@@ -138,10 +138,16 @@ fn integer_of(number: f64) -> i64 {
 
 fn write_table(table: &Table, is_resp3_script: bool, out: &mut Writer, depth: usize) -> Result<()> {
     if let Value::String(text) = table.raw_get("err")? {
+        if !has_room(out, text.as_bytes().len()) {
+            return Ok(());
+        }
         out.error(&Fail::of_bytes(text.as_bytes().to_vec()));
         return Ok(());
     }
     if let Value::String(text) = table.raw_get("ok")? {
+        if !has_room(out, text.as_bytes().len()) {
+            return Ok(());
+        }
         let text: Vec<u8> = text.as_bytes().iter().map(|byte| if is_end(*byte) { b' ' } else { *byte }).collect();
         out.put(b"+");
         out.put(&text);
@@ -158,6 +164,9 @@ fn write_table(table: &Table, is_resp3_script: bool, out: &mut Writer, depth: us
         return Ok(());
     }
     if let Value::String(text) = table.raw_get("big_number")? {
+        if !has_room(out, text.as_bytes().len()) {
+            return Ok(());
+        }
         let text: Vec<u8> = text.as_bytes().iter().map(|byte| if is_end(*byte) { b' ' } else { *byte }).collect();
         if out.is_resp3 {
             out.put(b"(");
@@ -171,29 +180,37 @@ fn write_table(table: &Table, is_resp3_script: bool, out: &mut Writer, depth: us
     if let Value::Table(verbatim) = table.raw_get("verbatim_string")?
         && let (Value::String(format), Value::String(text)) = (verbatim.raw_get("format")?, verbatim.raw_get("string")?)
     {
+        if !has_room(out, text.as_bytes().len()) {
+            return Ok(());
+        }
         write_verbatim(&format.as_bytes(), &text.as_bytes(), out);
         return Ok(());
     }
     if let Value::Table(map) = table.raw_get("map")? {
         let at = out.bytes.len();
         let mut pairs = 0;
-        map.for_each(|key: Value, value: Value| {
+        for pair in map.pairs::<Value, Value>() {
+            let (key, value) = pair?;
             write_at(&key, is_resp3_script, out, depth)?;
             write_at(&value, is_resp3_script, out, depth)?;
+            if out.is_too_large {
+                return Ok(());
+            }
             pairs += 1;
-            Ok(())
-        })?;
+        }
         out.begin_with(at, |out| out.map(pairs));
         return Ok(());
     }
     if let Value::Table(set) = table.raw_get("set")? {
         let at = out.bytes.len();
         let mut count = 0;
-        set.for_each(|key: Value, _: Value| {
-            write_at(&key, is_resp3_script, out, depth)?;
+        for pair in set.pairs::<Value, Value>() {
+            write_at(&pair?.0, is_resp3_script, out, depth)?;
+            if out.is_too_large {
+                return Ok(());
+            }
             count += 1;
-            Ok(())
-        })?;
+        }
         out.begin_with(at, |out| out.set(count));
         return Ok(());
     }
@@ -209,6 +226,15 @@ fn write_table(table: &Table, is_resp3_script: bool, out: &mut Writer, depth: us
     }
     out.begin_with(at, |out| out.array(count));
     Ok(())
+}
+
+/// Bytes around a text in a reply, at most.
+const AROUND_BYTES: usize = 32;
+
+/// Notes that the reply is too large if it has no room for a text. Returns `false` then.
+fn has_room(out: &mut Writer, bytes: usize) -> bool {
+    out.is_too_large |= out.bytes.len() + bytes + AROUND_BYTES > out.bytes_max;
+    !out.is_too_large
 }
 
 fn is_end(byte: u8) -> bool {

@@ -25,6 +25,15 @@ pub(super) const STATE_BYTES_MAX: usize = 128 << 20;
 const COLLECTED_BYTES: usize = STATE_BYTES_MAX / 4;
 /// Maximum number of compiled functions of a state. Beyond it, those of evicted scripts are dropped, then all.
 const COMPILED_MAX: usize = 1024;
+/// Maximum number of bytes that a function of the host builds at a time, outside of the memory of the state.
+pub(super) const OUTPUT_BYTES_MAX: usize = 64 << 20;
+/// Message of the error if it would build more.
+pub(super) const NO_MEMORY: &str = "not enough memory";
+/// Maximum number of bytes of a message that a script logs.
+const LOGGED_BYTES_MAX: usize = 1024;
+/// Memory of a straight script in bytes, in addition to this many times the size of its arguments and replies.
+const ROOM_BYTES: usize = 1 << 20;
+const ROOM_FACTOR: usize = 64;
 /// Number of keys and arguments up to which no table of them is created by the host.
 const LISTED_MAX: usize = 128;
 /// Instructions between two checks of whether a script is killed.
@@ -42,6 +51,9 @@ thread_local! {
     static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
 }
 
+/// Script that runs in a state, if other clients may kill it.
+type Current = Rc<RefCell<Option<Arc<Running>>>>;
+
 /// State with the functions of its prelude.
 pub(super) struct State {
     lua: Lua,
@@ -49,23 +61,24 @@ pub(super) struct State {
     run_with: Function,
     compiled: HashMap<Sha, (Weak<Script>, Function), foldhash::fast::FixedState>,
     /// Script that runs now, which other clients may kill.
-    running: Rc<RefCell<Option<Arc<Running>>>>,
+    running: Current,
     has_hook: Cell<bool>,
 }
 
 /// Runs `with` with the state of this thread, which is created by its first use.
 pub(super) fn with<R>(with: impl FnOnce(&mut State) -> R) -> Done<R> {
     STATE.with_borrow_mut(|slot| {
-        let state = match slot {
+        // A panic drops the state.
+        let mut state = match slot.take() {
             Some(state) => state,
-            None => slot.insert(State::new().map_err(|error| broken(&error))?),
+            None => State::new().map_err(|error| broken(&error))?,
         };
-        let result = with(state);
+        let result = with(&mut state);
         let used = state.lua.used_memory();
-        if used > COLLECTED_BYTES && (state.lua.gc_collect().is_err() || state.lua.used_memory() > COLLECTED_BYTES) {
-            // Something of a script is still referenced: a new state replaces this one.
-            *slot = None;
+        if used <= COLLECTED_BYTES || (state.lua.gc_collect().is_ok() && state.lua.used_memory() <= COLLECTED_BYTES) {
+            *slot = Some(state);
         }
+        // Otherwise something of a script is still referenced: a new state replaces this one.
         Ok(result)
     })
 }
@@ -80,17 +93,11 @@ impl State {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(false))?;
         lua.set_memory_limit(STATE_BYTES_MAX)?;
+        let running = Rc::default();
         let (environment, run, run_with): (Table, Function, Function) =
-            lua.load(include_str!("prelude.lua")).set_name("=prelude").call(host(&lua)?)?;
+            lua.load(include_str!("prelude.lua")).set_name("=prelude").call(host(&lua, &running)?)?;
         lua.set_globals(environment)?;
-        Ok(Self {
-            lua,
-            run,
-            run_with,
-            compiled: HashMap::default(),
-            running: Rc::default(),
-            has_hook: Cell::new(false),
-        })
+        Ok(Self { lua, run, run_with, compiled: HashMap::default(), running, has_hook: Cell::new(false) })
     }
 
     /// Returns the function of a script.
@@ -124,8 +131,20 @@ impl State {
     ) -> Done {
         let function = self.function(script)?;
         self.begin(host);
+        if !host.may_wait {
+            let given: usize = keys.iter().chain(args).map(|bytes| bytes.len()).sum();
+            let used = self.lua.used_memory();
+            set_room(&self.lua, used + ROOM_BYTES, given).map_err(|error| broken(&error))?;
+        }
         let result = self.call(&function, (keys, args), host);
         self.end();
+        if !host.may_wait {
+            self.lua.set_memory_limit(STATE_BYTES_MAX).map_err(|error| broken(&error))?;
+            if host.need.is_none() && is_out_of_memory(&result) {
+                // A thread for scripts has more, if the script can be begun again.
+                host.need_thread();
+            }
+        }
         let at = out.bytes.len();
         let written = match result {
             Ok((true, value)) => reply::write(&value, host.is_resp3, out),
@@ -167,13 +186,7 @@ impl State {
             };
             match running.ended_by() {
                 None => Ok(VmState::Continue),
-                Some(why) => {
-                    // The hook of every line calls the same function.
-                    let text = format!("ERR {why}").into_bytes();
-                    let again = text.clone();
-                    lua.set_global_hook(HookTriggers::EVERY_LINE, move |_, _| Err(raise(again.clone())))?;
-                    Err(raise(text))
-                }
+                Some(why) => end_at_every_line(lua, format!("ERR {why}").into_bytes()),
             }
         });
         if set.is_err() {
@@ -213,6 +226,46 @@ impl State {
             self.run_with.call((command, function, list(keys)?, list(args)?))
         })
     }
+}
+
+/// Limits the memory of a straight script to `room`, and what it may need for what it is given: it must not take long,
+/// and what takes much memory does.
+fn set_room(lua: &Lua, room: usize, given: usize) -> mlua::Result<()> {
+    let room = given.saturating_mul(ROOM_FACTOR).saturating_add(room);
+    lua.set_memory_limit(room.min(STATE_BYTES_MAX)).map(drop)
+}
+
+/// Adds what a straight script may need for a reply.
+fn add_room(lua: &Lua, given: usize) -> mlua::Result<()> {
+    let room = lua.set_memory_limit(STATE_BYTES_MAX)?;
+    set_room(lua, room, given)
+}
+
+/// Returns `true` if a script ended because it had no memory.
+fn is_out_of_memory(result: &mlua::Result<(bool, Value)>) -> bool {
+    match result {
+        Ok((false, Value::String(text))) => text.as_bytes().ends_with(NO_MEMORY.as_bytes()),
+        Ok((false, Value::Table(table))) => match table.raw_get("err") {
+            Ok(Value::String(text)) => text.as_bytes().ends_with(NO_MEMORY.as_bytes()),
+            _ => false,
+        },
+        Ok((false, Value::Error(error))) => is_memory_error(error),
+        Ok(_) => false,
+        Err(error) => is_memory_error(error),
+    }
+}
+
+fn is_memory_error(error: &mlua::Error) -> bool {
+    let is_memory = |error: &mlua::Error| matches!(error, mlua::Error::MemoryError(_));
+    error.chain().filter_map(|error| error.downcast_ref::<mlua::Error>()).any(is_memory)
+}
+
+/// Ends a script at this line and at all later ones. Each coroutine has a hook of its own, which is set when it comes
+/// here.
+fn end_at_every_line(lua: &Lua, text: Vec<u8>) -> mlua::Result<VmState> {
+    let again = text.clone();
+    lua.set_global_hook(HookTriggers::EVERY_LINE, move |lua, _| end_at_every_line(lua, again.clone()))?;
+    Err(raise(text))
 }
 
 /// Compiles a text, which must not be compiled code.
@@ -333,7 +386,12 @@ fn answer(
             let line = writer.bytes.strip_suffix(b"\r\n").unwrap_or(&writer.bytes);
             raised(&line[1..])
         }
-        Called::Answer => Ok(only(reply::to_lua(lua, &writer.bytes)?.0)),
+        Called::Answer => {
+            if !host.may_wait {
+                add_room(lua, writer.bytes.len())?;
+            }
+            Ok(only(reply::to_lua(lua, &writer.bytes)?.0))
+        }
         Called::Fail(fail) => raised(&fail.text),
     }
 }
@@ -346,6 +404,11 @@ fn arguments<'a>(
     buffer.clear();
     let mut ends = SmallVec::new();
     for arg in args {
+        if let Value::String(text) = arg
+            && buffer.len() + text.as_bytes().len() > OUTPUT_BYTES_MAX
+        {
+            return Err("the arguments have more than 64 MiB");
+        }
         match arg {
             Value::String(text) => buffer.extend_from_slice(&text.as_bytes()),
             Value::Integer(number) => reply::push_number(*number as f64, buffer),
@@ -387,8 +450,15 @@ pub(super) fn one(value: Value) -> Given {
 }
 
 /// Returns the functions of the host that the prelude needs.
-fn host(lua: &Lua) -> mlua::Result<Table> {
+fn host(lua: &Lua, running: &Current) -> mlua::Result<Table> {
     let host = lua.create_table()?;
+    let running = running.clone();
+    // Raises the error of a script that is killed.
+    let check = move |_: &Lua, ()| match running.borrow().as_ref().and_then(|running| running.ended_by()) {
+        None => Ok(()),
+        Some(why) => Err(raise(format!("ERR {why}").into_bytes())),
+    };
+    host.raw_set("check", lua.create_function(check)?)?;
     host.raw_set("opened", lua.create_function(|lua, error: Value| opened(lua, &error))?)?;
     host.raw_set("mark", mark())?;
     host.raw_set("where", lua.create_function(|lua, ()| Ok(place(lua)))?)?;
@@ -445,7 +515,8 @@ fn next_random(state: &Cell<u64>, args: &MultiValue) -> Given {
             if low > high {
                 return Err(format!("bad argument #{} to 'random' (interval is empty)", args.len()));
             }
-            (part * (high - low + 1) as f64).floor() + low as f64
+            // The distance may be too large for an integer.
+            (part * (high as f64 - low as f64 + 1.0)).floor() + low as f64
         }
         _ => return Err("wrong number of arguments".to_owned()),
     };
@@ -553,12 +624,30 @@ fn log(_lua: &Lua, args: &MultiValue) -> mlua::Result<Given> {
     if !(0.0..=3.0).contains(&level) {
         return Ok(Err("ERR Invalid debug level.".to_owned()));
     }
-    let words: Vec<String> = (1..args.len())
-        .filter_map(|at| text(args, at, "log").ok())
-        .map(|text| String::from_utf8_lossy(&text).into_owned())
-        .collect();
-    let message = words.join(" ");
     // A client must not be able to fill the log of the broker.
-    tracing::debug!(level, message, "a script of a Redis client logs");
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return Ok(Ok(MultiValue::new()));
+    }
+    let mut message = Vec::new();
+    for value in args.iter().skip(1) {
+        let room = LOGGED_BYTES_MAX.saturating_sub(message.len());
+        if room == 0 {
+            break;
+        }
+        if !message.is_empty() {
+            message.push(b' ');
+        }
+        match value {
+            Value::String(text) => {
+                let text = text.as_bytes();
+                message.extend_from_slice(&text[..text.len().min(room)]);
+            }
+            Value::Integer(number) => message.extend_from_slice(number.to_string().as_bytes()),
+            Value::Number(number) => message.extend_from_slice(json::digits(*number, 14).as_bytes()),
+            _ => {}
+        }
+    }
+    let message = String::from_utf8_lossy(&message);
+    tracing::debug!(level, %message, "a script of a Redis client logs");
     Ok(Ok(MultiValue::new()))
 }

@@ -470,3 +470,142 @@ async fn a_script_that_needs_too_much_memory_ends_with_an_error() {
         assert_eq!(eval(&mut redis, "for i = 1, 1 do return 'the next one' end"), "the next one");
     }
 }
+
+/// Returns a script that doubles a text of 8 bytes this many times, without a loop.
+fn doubling(times: usize) -> String {
+    format!("local a = 'xxxxxxxx'{} return #a", " a = a .. a".repeat(times))
+}
+
+/// The environment of functions of the server is out of reach, and so is what Redis removes (`src/script_lua.c`).
+#[tokio::test]
+async fn a_script_cannot_reach_the_environment_of_the_server() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    let results = [
+        ("return {type(rawget(getfenv(pcall), 'loadfile'))}", "(nil)"),
+        ("return getfenv(pcall) == _G", ":1"),
+        (
+            "for i = 0, 9 do local ok, e = pcall(getfenv, i) if ok and e ~= _G then return i end end return 'none'",
+            "none",
+        ),
+        ("return {type(string.dump), type(rawget(_G, 'newproxy'))}", "(nil nil)"),
+        ("setfenv(1, {y = 5}) return y", ":5"),
+        ("local f = function() return x end setfenv(f, {x = 4}) return f()", ":4"),
+        (
+            "setfenv(collectgarbage, {}) return 1",
+            "-ERR user_script:1: 'setfenv' cannot change environment of given object",
+        ),
+        ("setfenv(3, {}) return 1", "-ERR user_script:1: 'setfenv' cannot change environment of given object"),
+        ("local a = string.find(nil, 'x')", "-ERR user_script:1: bad argument #1 to 'find' (string expected, got nil)"),
+    ];
+    for (script, answer) in results {
+        assert_eq!(short(&eval(&mut redis, script)), answer, "{script}");
+        // The next run has the world of all scripts.
+        assert_eq!(short(&eval(&mut redis, script)), answer, "{script} again");
+    }
+}
+
+#[tokio::test]
+async fn functions_in_c_do_not_run_for_long() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    let results = [
+        ("local a = ('a'):rep(1e6) local b = a:find(('a?'):rep(1e6)) return b", "pattern too complex"),
+        ("local a = ('a'):rep(1e6) for w in a:gmatch(('a?'):rep(1e6)) do return w end", "pattern too complex"),
+        ("local a = ('a'):rep(1e6):match(('a-'):rep(17) .. 'b') return a", "at most 16 are allowed"),
+        ("local a = ('a'):rep(1e6):gsub(('a-'):rep(17) .. 'b', '') return a", "at most 16 are allowed"),
+        ("local a = ('.'):rep(5000) return {a:find(('.'):rep(4000), 1, true)}", "(:1 :4000)"),
+        ("return ('a'):rep(5000):find(('a'):rep(3000))", ":1"),
+        ("return #string.rep('', 1e15)", ":0"),
+        ("table.insert({}, -2147483647, 1)", "position out of bounds"),
+        ("for i = 1, 1 do table.insert({}, 2147483649, 1) end", "position out of bounds"),
+        ("local t = {1} table.insert(t, 1, 0) table.insert(t, 3, 2) return t", "(:0 :1 :2)"),
+        ("return math.random(-9e18, 9e18) <= 9e18", ":1"),
+    ];
+    for (script, part) in results {
+        let answer = eval(&mut redis, script);
+        assert!(answer.contains(part), "{script}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn functions_of_the_server_build_at_most_64_mib() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    let shared = "local t = {1} for i = 1, 5 do local n = {} for j = 1, 100 do n[j] = t end t = n end ";
+    let long = "local s, t = ('x'):rep(2^20), {} for i = 1, 100 do t[i] = s end ";
+    let results = [
+        ("local t = {1} for i = 1, 40 do t = {t, t} end return cjson.encode(t)".to_owned(), "not enough memory"),
+        (format!("{shared} return cmsgpack.pack(t)"), "not enough memory"),
+        (format!("{long} return cjson.encode(t)"), "not enough memory"),
+        (format!("{long} return cmsgpack.pack(t)"), "not enough memory"),
+        (format!("{long} return struct.pack(('c0'):rep(100), unpack(t))"), "not enough memory"),
+        (format!("{long} return redis.call('del', unpack(t))"), "the arguments have more than 64 MiB"),
+        (format!("{long} return #cjson.encode({{s, s}})"), ":2097159"),
+        // lua-cjson compares with `encode_sparse_safe` only.
+        (format!("return cjson.encode({{{} 12}})", "nil, ".repeat(11)), "excessively sparse array"),
+    ];
+    for (script, part) in results {
+        let answer = eval(&mut redis, &script);
+        assert!(answer.contains(part), "{script}: {}", &answer[..answer.len().min(200)]);
+    }
+    let large = "local s, t = ('x'):rep(2^20), {} for i = 1, 300 do t[i] = {ok = s} end ";
+    for what in ["return t", "local m = {} for i = 1, 300 do m[i] = t[i] end return {map = m}"] {
+        let answer = eval(&mut redis, &format!("{large} {what}"));
+        assert!(answer.starts_with("-ERR"), "{}", &answer[..answer.len().min(200)]);
+    }
+}
+
+/// A script without loops that needs much memory moves to a thread for scripts, unless it has written.
+#[tokio::test]
+async fn a_straight_script_that_needs_much_memory_leaves_the_thread_of_its_connection() {
+    let server = server(&[]);
+    let client = server.client("tcp").await;
+    let mut redis = Redis::open(&server);
+    assert_eq!(eval(&mut redis, &doubling(10)), ":8192");
+    assert_eq!(metric(&client, "thalweg_redis_scripts_queued_total").await, 0);
+    assert_eq!(eval(&mut redis, &doubling(18)), ":2097152");
+    assert_eq!(metric(&client, "thalweg_redis_scripts_queued_total").await, 1);
+    let written = format!("redis.call('set', KEYS[1], 1) {}", doubling(18));
+    let answer = run(&mut redis, &["EVAL", &written, "1", "key"]);
+    assert!(answer.starts_with("-ERR") && answer.contains("not enough memory"), "{answer}");
+    // Arguments and replies may be large.
+    let large = "x".repeat(2 << 20);
+    let script = "redis.call('set', KEYS[1], ARGV[1]) return #(redis.call('get', KEYS[1]) .. ARGV[1])";
+    assert_eq!(run(&mut redis, &["EVAL", script, "1", "key", &large]), ":4194304");
+    assert_eq!(metric(&client, "thalweg_redis_scripts_queued_total").await, 1);
+}
+
+#[tokio::test]
+async fn a_script_that_is_killed_does_not_survive_in_coroutines() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    let scripts = [
+        "while true do pcall(coroutine.wrap(function() while true do end end)) end",
+        "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
+        "while true do xpcall(coroutine.wrap(function() while true do end end), function() return 1 end) end",
+    ];
+    for script in scripts {
+        let mut running = endless(&server, script, "key").await;
+        assert_eq!(redis.call("SCRIPT KILL"), "+OK");
+        let killed = running.answer();
+        assert!(killed.contains("Script killed by user with SCRIPT KILL..."), "{script}: {killed}");
+    }
+}
+
+/// `FLUSHALL` needs the keys of all databases, also of those that are not selected.
+#[tokio::test]
+async fn flushall_is_busy_while_a_script_holds_keys_of_another_database() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    assert_eq!(redis.call("SELECT 2"), "+OK");
+    assert_eq!(redis.call("CONFIG SET lua-time-limit 20"), "+OK");
+    let mut running = endless(&server, "while true do redis.pcall('get', KEYS[1]) end", "key").await;
+    redis.ask("FLUSHALL");
+    let answer = redis.answer_within(Duration::from_secs(5));
+    let busy = "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
+    assert_eq!(answer.as_deref(), Some(busy));
+    assert_eq!(redis.call("SCRIPT KILL"), "+OK");
+    assert!(running.answer().contains("Script killed by user with SCRIPT KILL..."));
+    assert_eq!(redis.call("FLUSHALL"), "+OK");
+}
