@@ -99,7 +99,7 @@ async fn read(client: &Client, topic: &str) -> BTreeMap<u64, String> {
     }
 }
 
-/// What a broker acknowledged: keys with what belongs to them.
+/// Keys that a broker acknowledged, with what belongs to them.
 type Acknowledged = Arc<Mutex<BTreeMap<String, u64>>>;
 
 /// Acknowledged writes of each kind.
