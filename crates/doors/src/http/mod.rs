@@ -10,6 +10,7 @@ mod errors;
 mod groups;
 mod map;
 mod mesh;
+pub mod mesh_json;
 mod metrics;
 mod names;
 mod page;

@@ -6,6 +6,7 @@ mod state;
 use std::io::{BufRead, stdin};
 
 use client::{Invitation, MeshStatus, SiteName};
+use doors::http::mesh_json;
 use serde_json::json;
 use thalweg::config::Config;
 
@@ -57,14 +58,14 @@ fn init(config: &Config, site: &str, is_json: bool) -> Result {
         }
     };
     let text = format!("{}\n{next}", state::head(&status));
-    say(is_json, state::to_json(&status), &text)
+    say(is_json, mesh_json::status(&status), &text)
 }
 
 fn join(config: &Config, site: &str, invitation: Invitation, is_json: bool) -> Result {
     let site = SiteName::parse(site)?;
     let status = on(config, async |client| client.join_mesh(site, invitation).await)?;
     let text = format!("{}\nSee its links: thalweg mesh status", state::head(&status));
-    say(is_json, state::to_json(&status), &text)
+    say(is_json, mesh_json::status(&status), &text)
 }
 
 fn remove(config: &Config, site: &str, yes: Yes, is_json: bool) -> Result {

@@ -3,8 +3,9 @@
 use std::io::{Write, stdout};
 
 use client::mesh::{CacheStats, MeshStats, RouteStats};
-use client::{CopyStatus, LinkState, MeshStatus, MeshTopic, SiteName, SiteStatus};
-use serde_json::{Value, json};
+use client::{LinkState, MeshStatus, MeshTopic, SiteName, SiteStatus};
+use doors::http::mesh_json;
+use serde_json::Value;
 
 use super::super::units::{bytes, count, elapsed, nothing, table};
 use crate::output::Result;
@@ -17,7 +18,7 @@ const KEY_DIGITS: usize = 16;
 pub fn status(status: &MeshStatus, is_json: bool) -> Result {
     let mut out = stdout();
     if is_json {
-        return Ok(writeln!(out, "{}", to_json(status))?);
+        return Ok(writeln!(out, "{}", mesh_json::status(status))?);
     }
     writeln!(out, "{}", head(status))?;
     if status.sites.is_empty() {
@@ -59,7 +60,7 @@ fn round_trip(of: &SiteStatus) -> String {
 pub fn topics(topics: &[MeshTopic], is_json: bool) -> Result {
     let mut out = stdout();
     if is_json {
-        return Ok(writeln!(out, "{}", Value::Array(topics.iter().map(topic).collect()))?);
+        return Ok(writeln!(out, "{}", Value::Array(topics.iter().map(mesh_json::topic).collect()))?);
     }
     if topics.is_empty() {
         let advice = "`thalweg topic alter TOPIC --mesh live` adds one, as does --mesh mirror";
@@ -90,26 +91,10 @@ fn names(sites: &[SiteName]) -> Vec<&str> {
     sites.iter().map(SiteName::as_str).collect()
 }
 
-fn topic(of: &MeshTopic) -> Value {
-    json!({
-        "topic": of.topic.as_str(),
-        "mode": of.mode.name(),
-        "is_wanted": of.is_wanted,
-        "sites": names(&of.sites),
-        "sent_records": of.sent_records,
-        "received_records": of.received_records,
-        "copy": of.copy.as_ref().map(copy),
-    })
-}
-
-fn copy(CopyStatus { origin, behind, lost_records, error }: &CopyStatus) -> Value {
-    json!({ "origin": origin.as_str(), "behind": behind, "lost_records": lost_records, "error": error })
-}
-
 pub fn routes(status: &MeshStatus, is_json: bool) -> Result {
     let mut out = stdout();
     if is_json {
-        return Ok(writeln!(out, "{}", Value::Array(status.sites.iter().map(site).collect()))?);
+        return Ok(writeln!(out, "{}", Value::Array(status.sites.iter().map(mesh_json::site).collect()))?);
     }
     if status.sites.is_empty() {
         return Ok(writeln!(out, "no other sites yet; `thalweg mesh invite` prints an invitation for one")?);
@@ -137,7 +122,7 @@ fn carried(records: u64, of_bytes: u64) -> String {
 pub fn stats(stats: &MeshStats, is_json: bool) -> Result {
     let mut out = stdout();
     if is_json {
-        return Ok(writeln!(out, "{}", stats_json(stats))?);
+        return Ok(writeln!(out, "{}", mesh_json::stats(stats))?);
     }
     let MeshStats { cache, routes, lookups, directory_entries } = stats;
     let mut rows = table();
@@ -159,62 +144,13 @@ fn row(name: &str, asked: [u64; 2], hit_rate: Option<f64>, numbers: [String; 3])
     [name.to_owned()].into_iter().chain(asked).chain([rate]).chain(numbers).collect()
 }
 
-pub fn to_json(status: &MeshStatus) -> Value {
-    json!({
-        "site": status.site.as_str(),
-        "key": status.key.to_string(),
-        "role": status.role.name(),
-        "address": status.address,
-        "isolated_ms": status.isolated_ms,
-        "sites": status.sites.iter().map(site).collect::<Vec<_>>(),
-        "stats": stats_json(&status.stats),
-    })
-}
-
-fn site(of: &SiteStatus) -> Value {
-    json!({
-        "site": of.site.as_str(),
-        "key": of.key.to_string(),
-        "role": of.role.name(),
-        "address": of.address,
-        "link": of.link.name(),
-        "via": of.via.as_ref().map(SiteName::as_str),
-        "since_ms": of.since_ms,
-        "round_trip_us": of.round_trip_us,
-        "error": of.error,
-        "sent_records": of.sent_records,
-        "sent_bytes": of.sent_bytes,
-        "received_records": of.received_records,
-        "received_bytes": of.received_bytes,
-        "lost_records": of.lost_records,
-    })
-}
-
-fn stats_json(MeshStats { cache, routes, lookups, directory_entries }: &MeshStats) -> Value {
-    let CacheStats { hits, misses, stores, rate_limited, table_size } = cache;
-    let cache = json!({
-        "hits": hits,
-        "misses": misses,
-        "hit_rate": cache.hit_rate(),
-        "table_size": table_size,
-        "rate_limited": rate_limited,
-        "stores": stores,
-    });
-    let RouteStats { hits, misses, stores, table_size } = routes;
-    let routes = json!({
-        "hits": hits,
-        "misses": misses,
-        "hit_rate": routes.hit_rate(),
-        "table_size": table_size,
-        "stores": stores,
-    });
-    json!({ "cache": cache, "routes": routes, "lookups": lookups, "directory_entries": directory_entries })
-}
-
 #[cfg(test)]
 mod tests {
+    use client::CopyStatus;
     use client::mesh::{MeshMode, SiteKey, SiteRole};
     use engine::TopicName;
+
+    use serde_json::json;
 
     use super::*;
 
@@ -271,8 +207,9 @@ mod tests {
                 vec!["oslo.rates:", "no", "link"],
             ]
         );
-        assert_eq!(topic(&topics[0])["copy"], Value::Null);
+        assert_eq!(mesh_json::topic(&topics[0])["copy"], Value::Null);
         let shown = json!({ "origin": "oslo", "behind": 12, "lost_records": 3, "error": null });
-        assert_eq!((&topic(&topics[1])["mode"], &topic(&topics[1])["copy"]), (&json!("copy"), &shown));
+        let of_copy = mesh_json::topic(&topics[1]);
+        assert_eq!((&of_copy["mode"], &of_copy["copy"]), (&json!("copy"), &shown));
     }
 }
