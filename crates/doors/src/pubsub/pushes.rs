@@ -107,7 +107,14 @@ async fn serve(door: &Arc<Door>, running: &mut HashMap<QueueId, Running>) -> Res
         let owner = owner(&queue);
         let by = owner.as_deref().map(|note| owner_of(&door.broker, note));
         let lease_ms = lease.as_millis() as u64;
-        let source = Pushed { door: door.clone(), queue, lease_ms, owner: by, decided: Mutex::new((0, true)) };
+        let source = Pushed {
+            door: door.clone(),
+            queue,
+            target: target.clone(),
+            lease_ms,
+            owner: by,
+            decided: Mutex::new((0, true)),
+        };
         let task = door.pusher.start(target.clone(), source);
         running.insert(id, Running { target, owner, _task: task });
     }
@@ -177,6 +184,8 @@ async fn move_key(door: &Door) -> Result<()> {
 struct Pushed {
     door: Arc<Door>,
     queue: Arc<QueueDefinition>,
+    /// Where the messages are pushed to.
+    target: Target,
     lease_ms: u64,
     owner: Option<Identity>,
     /// Generation of the permissions in which it was last decided whether the owner may read the queue, and the
@@ -205,7 +214,19 @@ impl Source for Pushed {
         }
         let receive = Receive { max, bytes_max: RECEIVE_BYTES_MAX, lease_ms: Some(self.lease_ms), wait: RECEIVE_WAIT };
         let deliveries = door.receive(queue, &receive).await?;
-        Ok(deliveries.into_iter().map(|delivery| self.given(delivery)).collect())
+        if deliveries.is_empty() || self.is_current().await? {
+            return Ok(deliveries.into_iter().map(|delivery| self.given(delivery)).collect());
+        }
+        let (door, name) = (door.clone(), queue.name.clone());
+        let received = deliveries.into_iter().map(|delivery| delivery.received).collect();
+        // Spawned, so that the messages return even if the change aborts this task now.
+        tokio::spawn(async move {
+            if let Err(error) = door.broker.queues.untake(name.as_str(), received).await {
+                tracing::debug!(%error, queue = %name, "cannot return messages of a changed push subscription");
+            }
+        });
+        tokio::time::sleep(CHECK_AGAIN).await;
+        Ok(Vec::new())
     }
 
     async fn ack(&self, receipt: Receipt) -> engine::Result<()> {
@@ -246,6 +267,14 @@ impl Source for Pushed {
 }
 
 impl Pushed {
+    /// Returns `true` if the subscription still has this target. A change is acknowledged before this task is stopped,
+    /// and a message that is published after it must not go to the old endpoint.
+    async fn is_current(&self) -> engine::Result<bool> {
+        let now = self.door.broker.queues.get(self.queue.name.as_str()).await?;
+        let is_same = Arc::ptr_eq(&now, &self.queue);
+        Ok(is_same || target(&self.door, &now).is_ok_and(|target| target == self.target))
+    }
+
     fn given(&self, delivery: Delivery) -> Received<Receipt> {
         let Delivery { received, message } = delivery;
         let published_ms = message.publish_time.as_ref().and_then(timestamp_ms).unwrap_or(0);
@@ -263,12 +292,16 @@ impl Pushed {
 
 #[cfg(test)]
 mod tests {
-    use broker::Broker;
+    use std::collections::BTreeMap;
+
+    use broker::{Broker, NewQueue, OutMessage};
+    use engine::queue::QueueName;
     use tokio::runtime::Handle;
 
     use super::*;
     use crate::pubsub::names::Names;
     use crate::pubsub::push::Allow;
+    use crate::pubsub::subscriptions::NOTE;
 
     fn door(broker: &Arc<Broker>) -> Arc<Door> {
         Door::new(broker.clone(), Names::new("thalweg".into()), 1 << 20, Allow::default(), false)
@@ -291,6 +324,38 @@ mod tests {
         broker.documents.put(kind, name, Some(old)).await.expect("kept");
         move_key(&door(&broker)).await.expect("moved");
         assert_eq!(broker.documents.get(kind, name).await.expect("read"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_is_published_after_a_change_does_not_go_to_the_old_endpoint() {
+        let broker = Broker::start(broker::Settings::default(), &[Handle::current()]).expect("started");
+        let door = door(&broker);
+        let name = "subscription";
+        let note = |url: &str| (NOTE.to_owned(), format!(r#"{{"pushConfig":{{"pushEndpoint":"{url}"}}}}"#));
+        let notes = BTreeMap::from([note("https://example.com/old")]);
+        let new = NewQueue { notes, ..NewQueue::new(QueueName::parse(name).expect("a name")) };
+        let queue = broker.queues.create(new).await.expect("created");
+        let pushed = Pushed {
+            door: door.clone(),
+            target: target(&door, &queue).expect("a target"),
+            queue: queue.clone(),
+            lease_ms: 60_000,
+            owner: None,
+            decided: Mutex::new((0, true)),
+        };
+        let message = OutMessage { body: b"pushed", ..OutMessage::default() };
+        broker.queues.send(name, &[message]).await.expect("sent");
+        assert_eq!(pushed.receive(1).await.expect("received").len(), 1);
+        let alter = |definition: &mut QueueDefinition| {
+            definition.notes.extend([note("https://example.com/new")]);
+            Ok(())
+        };
+        broker.queues.alter(name, alter).await.expect("altered");
+        broker.queues.send(name, &[message]).await.expect("sent");
+        assert_eq!(pushed.receive(1).await.expect("received").len(), 0);
+        let receive = Receive { max: 2, bytes_max: RECEIVE_BYTES_MAX, lease_ms: None, wait: Duration::ZERO };
+        let received = broker.queues.receive(name, &receive).await.expect("received");
+        assert_eq!(received.iter().map(|one| one.attempts).collect::<Vec<_>>(), [1], "the second, never received");
     }
 
     #[tokio::test]

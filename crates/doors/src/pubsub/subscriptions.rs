@@ -28,7 +28,7 @@ use super::topics::check_labels;
 use super::{policies, rest, transforms};
 
 /// Name of the queue's note with the other properties of its subscription.
-const NOTE: &str = "pubsub.subscription";
+pub(super) const NOTE: &str = "pubsub.subscription";
 /// Name of the queue's note that marks transforms, which are stored in a document, because notes are small.
 const HAS_TRANSFORMS: &str = "pubsub.transforms";
 /// Kind of the documents with the transforms of subscriptions that have a queue.
