@@ -51,6 +51,8 @@ targets! {
     node_manifest
     mesh_link
     mesh_invitation
+    redis_value
+    lua_data
 }
 
 #[test]

@@ -51,6 +51,43 @@ const CREDENTIALS: [(u8, &str); 10] = [
     (5, "\u{2}\0"),
 ];
 
+/// Values in each form that Redis writes: a string, compressed text, lists, sets, hashes and sorted sets.
+const REDIS_VALUES: [&[u8]; 17] = [
+    b"\x00\x03abc",
+    b"\x00\xc1\x00\x80",
+    b"\x00\xc3\x05\x0a\x00a\xe0\x00\x00",
+    b"\x01\x02\x01a\xc0\x05",
+    b"\x02\x02\x01a\x01b",
+    b"\x03\x02\x01m\x031.5\x01n\xff",
+    b"\x04\x01\x05field\x05value",
+    b"\x05\x01\x01m\x00\x00\x00\x00\x00\x00\xf8\x3f",
+    b"\x09\x0a\x01\x01a\x01\x00b\xff",
+    b"\x0a\x11\x11\x00\x00\x00\x0d\x00\x00\x00\x02\x00\x00\x01a\x03\xf3\xff",
+    b"\x0b\x0e\x02\x00\x00\x00\x03\x00\x00\x00\xd0\x8a\x01\x00\x02\x00",
+    b"\x0e\x01\x11\x11\x00\x00\x00\x0d\x00\x00\x00\x02\x00\x00\x01a\x03\xf3\xff",
+    b"\x10\x11\x11\x00\x00\x00\x04\x00\x81a\x02\x01\x01\x81b\x02\x02\x01\xff",
+    b"\x11\x15\x15\x00\x00\x00\x04\x00\x81b\x02\xdf\xfe\x02\x81a\x02\x831.5\x04\xff",
+    b"\x12\x01\x02\x0f\x0f\x00\x00\x00\x03\x00\x81a\x02\x81b\x02\x03\x01\xff",
+    b"\x12\x01\x01\x05plain",
+    b"\x14\x0d\x0d\x00\x00\x00\x02\x00\x81a\x02\x81b\x02\xff",
+];
+/// Data that scripts read: a library (0: `cjson`, 1: `cmsgpack`, 2: `struct` with a format up to a zero), and the data.
+const LUA_DATA: [(u8, &[u8]); 14] = [
+    (0, br#"{"a":[1,-2.5e3,null,"x\u00e4\ud83d\ude00",{}],"1":false,"":true}"#),
+    (0, b"[[[[]]],0.1,1e308,-0,\"\\\\\\n\"]"),
+    (0, b"[nan,inf,-infinity,0x1F]"),
+    (0, b"  12345678901234567890 "),
+    (1, b"\x93\x01\xcb\x3f\xf8\0\0\0\0\0\0\x81\xa1a\xc0"),
+    (1, b"\xdc\x00\x02\xc2\xc3\xde\x00\x01\x01\xd9\x03abc"),
+    (1, b"\xcc\xff\xcd\xff\xff\xce\xff\xff\xff\xff\xcf\x00\x20\0\0\0\0\0\0"),
+    (1, b"\xd0\x80\xd1\x80\x00\xd2\x80\0\0\0\xd3\x80\0\0\0\0\0\0\0\xe0"),
+    (1, b"\xca\x3f\xc0\0\0\xc4\x01b\xc5\x00\x01b\xc6\0\0\0\x01b\xda\x00\x01c"),
+    (1, b"\x83\x01\xa1a\x02\xa1b\x04\xa1c"),
+    (2, b">I2 s b\0\x01\x02text\0\xff"),
+    (2, b"<!4bi4xhHlLT\0\x01\0\0\0\x02\0\0\0\0\0\x03\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"),
+    (2, b"fd\0\0\0\xc0\x3f\0\0\0\0\0\0\0\xf8\x3f"),
+    (2, b"Bc0c3\0\x02abcde"),
+];
 /// Rules of `ACL SETUSER` that together reach every kind of rule and every refusal.
 const REDIS_RULES: [&str; 12] = [
     "~a* +@read",
@@ -506,6 +543,12 @@ fn seeds() -> Outcome<Seeds> {
     }
     for (i, rules) in REDIS_RULES.iter().enumerate() {
         seeds.insert(("redis_rules", format!("{i:02}")), rules.as_bytes().to_vec());
+    }
+    for (i, value) in REDIS_VALUES.iter().enumerate() {
+        seeds.insert(("redis_value", format!("{i:02}")), value.to_vec());
+    }
+    for (i, (library, data)) in LUA_DATA.iter().enumerate() {
+        seeds.insert(("lua_data", format!("{i:02}")), [&[*library][..], data].concat());
     }
     for (name, gone, policy) in SQS_POLICIES {
         seeds.insert(("sqs_policy", name.to_owned()), [&gone.to_be_bytes(), policy.as_bytes()].concat());

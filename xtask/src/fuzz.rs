@@ -2,7 +2,7 @@
 
 use crate::run::{Call, Outcome, root};
 
-pub const TARGETS: [&str; 22] = [
+pub const TARGETS: [&str; 24] = [
     "frames",
     "request",
     "response",
@@ -25,6 +25,8 @@ pub const TARGETS: [&str; 22] = [
     "node_manifest",
     "mesh_link",
     "mesh_invitation",
+    "redis_value",
+    "lua_data",
 ];
 /// Limit of a target by default.
 const SECONDS: &str = "60";

@@ -48,9 +48,11 @@ use connection::{DATABASES, Door};
 pub use names::place_of;
 use pause::Pause;
 pub(crate) use permissions::permissions;
+pub use rdb::check_value;
 use refusals::Refusals;
 pub use rules::check_rules;
 use scripts::Scripts;
+pub use scripts::check_data;
 use shard_channels::ShardChannels;
 use stats::Stats;
 

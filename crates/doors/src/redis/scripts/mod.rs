@@ -2,6 +2,7 @@
 
 mod bits;
 mod cached;
+mod check;
 pub(super) mod host;
 mod json;
 mod lanes;
@@ -24,6 +25,7 @@ use broker::Cache;
 use broker::metrics::Exposition;
 
 pub(super) use cached::ScriptCache;
+pub use check::check_data;
 pub(super) use lanes::Lanes;
 use running::Running;
 

@@ -67,6 +67,7 @@ async fn values_are_converted_as_in_redis() {
         ("redis.setresp(3) return type(redis.call('get', 'none'))", "nil"),
         ("return redis.call('select', 1)", "+OK"),
         ("return unpack({1, 2, 3})", ":1"),
+        ("local t = {} for i = 1, 100 do t[i] = i end return #{pcall(unpack, t)}", ":101"),
         ("return select('#', redis.call('get', 's'), redis.pcall('get', 's'), redis.pcall('nosuch'))", ":3"),
         (
             "local t = {} table.insert(t, redis.call('get', 's')) table.insert(t, redis.pcall('get', 's')) return t",
