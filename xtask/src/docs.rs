@@ -143,7 +143,7 @@ pub fn run(args: &[&str]) -> Outcome {
 }
 
 /// Checks that a file has the generated contents; the error names the first different line.
-fn compare(file: &Path, page: &str) -> Outcome {
+pub fn compare(file: &Path, page: &str) -> Outcome {
     let found = std::fs::read_to_string(file).map_err(|e| format!("cannot be read ({e})"))?;
     if found == page {
         return Ok(());

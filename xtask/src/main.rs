@@ -8,6 +8,7 @@ mod compare;
 mod compat;
 mod corpus;
 mod deny;
+mod dashboards;
 mod docs;
 mod fixtures;
 mod fuzz;
@@ -51,6 +52,11 @@ const COMMANDS: &[Command] = &[
         usage: "docs [--check]",
         about: "Generate the pages of docs/reference, or check that they are up to date",
         run: docs::run,
+    },
+    Command {
+        usage: "dashboards [--check]",
+        about: "Generate the dashboards of docs/dashboards, or check that they are up to date",
+        run: dashboards::run,
     },
     Command {
         usage: "deny",

@@ -27,6 +27,27 @@ async fn collect(listener: &TcpListener, status: &str) -> (String, Value) {
     (head.lines().next().unwrap_or_default().to_owned(), serde_json::from_str(&body).expect("JSON"))
 }
 
+/// Dashboards are generated from the page.
+#[tokio::test]
+async fn the_reference_lists_every_metric_of_a_broker_with_all_doors() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md"));
+    let page = page.expect("the page");
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = format!("data={}", folder.path().display());
+    let tracing = ["tracing=true", "otlp_endpoint=http://127.0.0.1:9"];
+    let doors = ["redis=127.0.0.1:0", "pubsub=127.0.0.1:0"];
+    let server = Server::with(&[&[data.as_str()][..], &tracing, &doors].concat());
+    let text = within("the metrics", server.client("tcp").await.stats()).await.expect("metrics");
+    let types: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+    assert!(types.len() > 250, "{}", types.len());
+    for of in types {
+        let (name, kind) = of.split_once(' ').expect("a name and a type");
+        let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+        let is_listed = [format!("`{name}`"), format!("`{name}{{")].iter().any(|cell| page.contains(cell));
+        assert!(is_listed, "docs/reference/metrics.md does not list {name}");
+    }
+}
+
 #[tokio::test]
 async fn metrics_go_to_a_collector_and_a_collector_that_fails_is_tried_again() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
