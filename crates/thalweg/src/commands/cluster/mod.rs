@@ -31,7 +31,7 @@ pub fn run(global: &Global, command: Cluster) -> Result {
             if if_needed && is_node(&data, global.json)? {
                 return Ok(());
             }
-            init(&config, &data, &advertise, global.json)
+            init(global, &config, &data, &advertise)
         }
         Cluster::Join { token, ask, founder, if_needed, data, advertise } => {
             let config = offline()?;
@@ -44,13 +44,13 @@ pub fn run(global: &Global, command: Cluster) -> Result {
                 None if ask => {
                     let asking = load(global, Vec::new())?;
                     if founder.as_ref() == Some(&advertise) && !has_listener(&asking)? {
-                        return init(&config, &data, &advertise, global.json);
+                        return init(global, &config, &data, &advertise);
                     }
                     nodes::issue(&asking).map_err(without_leader)?
                 }
                 None => stdin().lock().lines().next().transpose()?.unwrap_or_default(),
             };
-            join(token.trim(), &data, &advertise, global.json)
+            join(global, token.trim(), &data, &advertise)
         }
         Cluster::Token { data: Some(data), minutes } => token(&data, minutes, global.json),
         Cluster::Demo { seconds } => super::cluster_demo::run(seconds, global.json),
@@ -125,14 +125,14 @@ fn is_node(data: &Path, is_json: bool) -> Result<bool> {
     Ok(true)
 }
 
-fn init(config: &Config, data: &Path, advertise: &str, is_json: bool) -> Result {
+fn init(global: &Global, config: &Config, data: &Path, advertise: &str) -> Result {
     if let Some(identity) = Identity::load(data)? {
         if identity.is_removed()? {
             return Err(Failure::new(FAILED, thalweg::removed(data, &identity)));
         }
         let (node, cluster, shown) = (identity.node(), identity.cluster(), data.display());
-        let message =
-            format!("{shown} is node {node} of the cluster {cluster:032x} already: thalweg serve --data {shown}");
+        let serve = serve(global, data);
+        let message = format!("{shown} is node {node} of the cluster {cluster:032x} already: {serve}");
         return Err(Failure::new(FAILED, message));
     }
     // The directory is opened once, so that it exists, is not in use, and is not damaged.
@@ -145,12 +145,19 @@ fn init(config: &Config, data: &Path, advertise: &str, is_json: bool) -> Result 
     drop(store);
     let identity = Identity::found(data, ids, advertise)?;
     let cluster = format!("{:032x}", identity.cluster());
-    let shown = data.display();
+    let (shown, serve) = (data.display(), serve(global, data));
     let text = format!(
-        "{shown} is node 1 of the cluster {cluster}, reached at {advertise}.\nStart it: thalweg serve --data {shown}\n\
+        "{shown} is node 1 of the cluster {cluster}, reached at {advertise}.\nStart it: {serve}\n\
          Then, for each further node: thalweg cluster token"
     );
-    say(is_json, json!({ "cluster": cluster, "node": identity.node(), "advertise": advertise, "data": data }), &text)
+    let report = json!({ "cluster": cluster, "node": identity.node(), "advertise": advertise, "data": data });
+    say(global.json, report, &text)
+}
+
+/// Returns the command that starts the node of a directory with the configuration of this command.
+fn serve(global: &Global, data: &Path) -> String {
+    let config = global.config.iter().map(|file| format!(" --config {}", file.display()));
+    format!("thalweg serve{} --data {}", config.collect::<String>(), data.display())
 }
 
 /// Explains the error of a directory that a broker uses: it becomes a node while it is stopped.
@@ -182,13 +189,10 @@ fn token(data: &Path, minutes: u32, is_json: bool) -> Result {
     say(is_json, json!({ "token": token, "minutes": minutes }), &token)
 }
 
-fn join(token: &str, data: &Path, advertise: &str, is_json: bool) -> Result {
+fn join(global: &Global, token: &str, data: &Path, advertise: &str) -> Result {
     let identity = block_on(async { Ok(cluster::join::join(token, advertise, data, VERSION).await?) })?;
     let cluster = format!("{:032x}", identity.cluster());
-    let (node, shown) = (identity.node(), data.display());
-    let text = format!(
-        "{shown} is node {node} of the cluster {cluster}, reached at {advertise}.\n\
-         Start it: thalweg serve --data {shown}"
-    );
-    say(is_json, json!({ "cluster": cluster, "node": node, "advertise": advertise, "data": data }), &text)
+    let (node, shown, serve) = (identity.node(), data.display(), serve(global, data));
+    let text = format!("{shown} is node {node} of the cluster {cluster}, reached at {advertise}.\nStart it: {serve}");
+    say(global.json, json!({ "cluster": cluster, "node": node, "advertise": advertise, "data": data }), &text)
 }

@@ -167,6 +167,16 @@ async fn a_directory_is_founded_once_and_a_broker_alone_is_no_node() {
     assert!(error.contains("this broker is not a node of a cluster; see thalweg cluster init"), "{error}");
 }
 
+#[test]
+fn the_next_command_of_a_new_node_names_its_configuration() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("node.toml").display().to_string();
+    let data = folder.path().join("data").display().to_string();
+    std::fs::write(&file, format!("data = \"{data}\"\n")).expect("written");
+    let said = thalweg(["cluster", "init", "--config", &file, "--advertise", "127.0.0.1:7402"]).ok();
+    assert!(said.contains(&format!("Start it: thalweg serve --config {file} --data {data}\n")), "{said}");
+}
+
 /// Containers run the same command at each start, and have no shell to pass a token on.
 #[tokio::test]
 async fn a_node_asks_for_its_token_and_a_repeated_start_changes_nothing() {
