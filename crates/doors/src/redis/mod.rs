@@ -48,7 +48,7 @@ use connection::{DATABASES, Door};
 pub use names::place_of;
 use pause::Pause;
 pub(crate) use permissions::permissions;
-pub use rdb::check_value;
+pub use rdb::{FileEntries, FileEntry, check_value, has_equal_value, refusal};
 use refusals::Refusals;
 pub use rules::check_rules;
 use scripts::Scripts;

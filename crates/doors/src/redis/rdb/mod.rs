@@ -2,8 +2,10 @@
 //!
 //! A payload is a byte for the type, the value, two bytes for the version of the format, and a checksum of 8 bytes
 //! (`rdb.h`, `rdb.c` and `createDumpPayload` in `cluster.c`). Every form of strings, lists, sets, hashes and sorted
-//! sets up to Redis 7.2 is read. The oldest form of each is written, so that Redis since 4.0 reads it.
+//! sets up to Redis 8.0 is read, but no hash whose fields expire. The oldest form of each is written, so that Redis
+//! since 4.0 reads it.
 
+mod file;
 mod lzf;
 mod packed;
 
@@ -12,10 +14,13 @@ use std::borrow::Cow;
 use engine::cache::structures::{End, Hash, List, Score, Set, Sorted, Structure};
 use engine::cache::{Owned, VALUE_BYTES_MAX, Value};
 
+pub use file::{FileEntries, FileEntry, refusal};
+
 /// Version of the format that is written: that of Redis 4.0.
 const VERSION_WRITTEN: u16 = 8;
-/// Maximum version of the format that is read: that of Redis 7.2.
-const VERSION_MAX: u16 = 11;
+/// Maximum version of the format that is read: that of Redis 7.4 and 8.0. New since 7.2 are only hashes whose fields
+/// expire.
+const VERSION_MAX: u16 = 12;
 /// Size in bytes of the version and the checksum.
 const FOOTER_BYTES: usize = 10;
 /// Maximum size in bytes of a payload that is written. A larger one could not be an argument of `RESTORE`.
@@ -121,6 +126,17 @@ pub(super) fn value(payload: &[u8]) -> Read<Owned> {
     let mut reader = Reader { rest, room: VALUE_ROOM_BYTES };
     let value = reader.value(*kind)?;
     if reader.rest.is_empty() { Ok(value) } else { Err(Bad::Format) }
+}
+
+/// Reads a string in any of its forms.
+fn string(bytes: &[u8]) -> Read<Vec<u8>> {
+    Reader { rest: bytes, room: VALUE_ROOM_BYTES }.string().map(Cow::into_owned)
+}
+
+/// Returns `true` if two payloads have equal values, in whatever form; `false` if one cannot be read.
+pub fn has_equal_value(one: &[u8], other: &[u8]) -> bool {
+    let (Ok(one), Ok(other)) = (value(one), value(other)) else { return false };
+    as_value(&one).kind() == as_value(&other).kind() && parts(&one) == parts(&other)
 }
 
 fn write_length(out: &mut Vec<u8>, length: usize) {
@@ -389,8 +405,13 @@ fn number(text: &[u8]) -> Read<f64> {
     super::commands::args::parse_float(text).ok_or(Bad::Format)
 }
 
-/// Returns the checksum of bytes: CRC-64 of Jones, as Redis computes it (`crc64.c`).
 fn checksum(bytes: &[u8]) -> u64 {
+    add_to_checksum(0, bytes)
+}
+
+/// Returns the checksum of bytes that follow those of another checksum: CRC-64 of Jones, as Redis computes it
+/// (`crc64.c`).
+fn add_to_checksum(before: u64, bytes: &[u8]) -> u64 {
     const TABLE: [u64; 256] = {
         /// Polynomial 0xad93d23594c935a9 with its bits reversed.
         const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
@@ -408,7 +429,7 @@ fn checksum(bytes: &[u8]) -> u64 {
         }
         table
     };
-    bytes.iter().fold(0, |crc, byte| TABLE[(crc as u8 ^ byte) as usize] ^ crc >> 8)
+    bytes.iter().fold(before, |crc, byte| TABLE[(crc as u8 ^ byte) as usize] ^ crc >> 8)
 }
 
 /// Reads a value without its footer, and checks that it survives being written and read. Returns `true` if it is valid;
