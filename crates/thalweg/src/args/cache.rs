@@ -1,5 +1,7 @@
 //! Arguments of the cache commands.
 
+use std::path::PathBuf;
+
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use thalweg::config::units::parse_bytes;
@@ -14,8 +16,18 @@ Examples:
   thalweg cache get sessions alice
   thalweg cache incr counters visits
   thalweg cache create thumbnails --bytes-max 256MiB --eviction s3-fifo
-  thalweg cache watch sessions a")]
+  thalweg cache watch sessions a
+  thalweg cache import --from redis://:secret@old.example.com:6379")]
 pub enum Cache {
+    #[command(flatten)]
+    Call(CacheCall),
+    /// Copy all keys of a Redis server or of one of its files to a broker's Redis door, and compare them
+    Import(CacheImport),
+}
+
+/// Command that a client carries out.
+#[derive(Subcommand)]
+pub enum CacheCall {
     /// Create a cache; a cache created by its first use has only the limit of all caches, and evicts nothing
     Create {
         cache: String,
@@ -107,6 +119,29 @@ pub enum Cache {
         #[command(flatten)]
         yes: Yes,
     },
+}
+
+#[derive(Args)]
+pub struct CacheImport {
+    /// Server to copy from: redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE], or rediss:// for TLS; without DATABASE
+    /// all of them. It keeps serving
+    #[arg(long, value_name = "URL", required_unless_present = "file", conflicts_with = "file")]
+    pub from: Option<String>,
+    /// Database file to copy from, such as dump.rdb
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Redis door to copy to; by default that of the configuration, on this machine
+    #[arg(long, value_name = "URL")]
+    pub to: Option<String>,
+    /// Copy only keys that match, as `SCAN` does: user:*
+    #[arg(long = "match", value_name = "PATTERN", conflicts_with = "file")]
+    pub pattern: Option<String>,
+    /// Replace keys that exist; without it they are kept
+    #[arg(long)]
+    pub replace: bool,
+    /// Do not compare the copied values with those of the source
+    #[arg(long)]
+    pub without_verify: bool,
 }
 
 #[derive(Args)]

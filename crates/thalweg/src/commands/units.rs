@@ -32,9 +32,10 @@ pub fn json_fault(error: &serde_json::Error) -> String {
     }
 }
 
-/// Returns a number with its noun: `1 record`, `2 records`.
+/// Returns a number with its noun: `1 record`, `2 records`, `2 entries`, `2 keys`.
 pub fn count(n: u64, one: &str) -> String {
-    match (n, one.strip_suffix('y')) {
+    let stem = one.strip_suffix('y').filter(|stem| !stem.ends_with(['a', 'e', 'o', 'u']));
+    match (n, stem) {
         (1, _) => format!("1 {one}"),
         (_, Some(stem)) => format!("{n} {stem}ies"),
         (_, None) => format!("{n} {one}s"),
@@ -63,8 +64,8 @@ mod tests {
             assert_eq!(bytes(n), text);
         }
         assert_eq!(
-            (count(1, "record"), count(2, "record"), count(0, "entry")),
-            ("1 record".into(), "2 records".into(), "0 entries".into())
+            (count(1, "record"), count(2, "record"), count(0, "entry"), count(2, "key")),
+            ("1 record".into(), "2 records".into(), "0 entries".into(), "2 keys".into())
         );
     }
 }

@@ -1,5 +1,7 @@
 //! `thalweg cache`: caches and their entries.
 
+mod import;
+
 use std::io::{self, Read, Write};
 
 use client::{
@@ -11,7 +13,7 @@ use thalweg::config::Config;
 
 use super::time::format_time;
 use super::{confirm, connect, units};
-use crate::args::{Cache, CachePut};
+use crate::args::{Cache, CacheCall, CachePut};
 use crate::block_on;
 use crate::output::{FAILED, Failure, NOT_FOUND, Result, note, remark};
 
@@ -19,55 +21,59 @@ use crate::output::{FAILED, Failure, NOT_FOUND, Result, note, remark};
 const DASH: &str = "-";
 
 pub fn run(config: &Config, command: Cache, is_json: bool) -> Result {
-    block_on(async {
-        let client = connect(config).await?;
-        let done = dispatch(&client, command, is_json).await;
-        client.close().await;
-        done
-    })
+    match command {
+        // Both sides speak Redis's protocol.
+        Cache::Import(args) => import::run(config, &args, is_json),
+        Cache::Call(call) => block_on(async {
+            let client = connect(config).await?;
+            let done = dispatch(&client, call, is_json).await;
+            client.close().await;
+            done
+        }),
+    }
 }
 
-async fn dispatch(client: &Client, command: Cache, is_json: bool) -> Result {
+async fn dispatch(client: &Client, call: CacheCall, is_json: bool) -> Result {
     let out = &mut io::stdout();
-    match command {
-        Cache::Create { cache, bytes_max, eviction, ttl, durable } => {
+    match call {
+        CacheCall::Create { cache, bytes_max, eviction, ttl, durable } => {
             let eviction = Eviction::parse(&eviction)?;
             let settings = CacheSettings { bytes_max, eviction, ttl_ms: ttl, is_durable: durable };
             let status = client.create_cache(&cache, settings).await?;
             print(out, is_json, &to_json(&status), &format!("created cache {cache}"))
         }
-        Cache::Delete { cache, yes } => {
+        CacheCall::Delete { cache, yes } => {
             confirm::ask(yes, &format!("Delete cache {cache} with all its entries?"))?;
             client.delete_cache(&cache).await?;
             print(out, is_json, &json!({ "deleted": cache }), &format!("deleted cache {cache}"))
         }
-        Cache::List => list(out, &client.list_caches().await?, is_json),
-        Cache::Stats { cache } => stats(out, &client.describe_cache(&cache).await?, is_json),
-        Cache::Get { cache, key } => get(out, &client.cache(&cache), &key, is_json).await,
-        Cache::Put(args) => put(out, &client.cache(&args.cache), args, is_json).await,
-        Cache::Del { cache, key, if_version } => {
+        CacheCall::List => list(out, &client.list_caches().await?, is_json),
+        CacheCall::Stats { cache } => stats(out, &client.describe_cache(&cache).await?, is_json),
+        CacheCall::Get { cache, key } => get(out, &client.cache(&cache), &key, is_json).await,
+        CacheCall::Put(args) => put(out, &client.cache(&args.cache), args, is_json).await,
+        CacheCall::Del { cache, key, if_version } => {
             let condition = if_version.map_or(Condition::Always, Condition::IfVersion);
             delete(out, &client.cache(&cache), &key, condition, is_json).await
         }
-        Cache::Incr { cache, key, by, ttl } => {
+        CacheCall::Incr { cache, key, by, ttl } => {
             let added = client.cache(&cache).add(key.clone(), by, ttl.map_or(Ttl::Default, Ttl::For)).await?;
             // The value is a string, as all values are: programs whose numbers are doubles would round a number of 64
             // bits.
             let json = json!({ "key": key, "value": added.value.to_string(), "version": added.version });
             print(out, is_json, &json, &added.value.to_string())
         }
-        Cache::Touch { cache, key, ttl } => {
+        CacheCall::Touch { cache, key, ttl } => {
             if client.cache(&cache).touch(key.clone(), ttl.map_or(Ttl::Never, Ttl::For)).await? {
                 print(out, is_json, &json!({ "key": key }), "touched")
             } else {
                 Err(no_entry(&cache, &key))
             }
         }
-        Cache::Scan { cache, prefix, keys } => scan(out, &client.cache(&cache), &prefix, keys, is_json).await,
-        Cache::Watch { cache, prefix, changes, max } => {
+        CacheCall::Scan { cache, prefix, keys } => scan(out, &client.cache(&cache), &prefix, keys, is_json).await,
+        CacheCall::Watch { cache, prefix, changes, max } => {
             watch(out, &client.cache(&cache), &prefix, changes, max, is_json).await
         }
-        Cache::Flush { cache, yes } => {
+        CacheCall::Flush { cache, yes } => {
             confirm::ask(yes, &format!("Delete all entries of cache {cache}?"))?;
             let count = client.cache(&cache).flush().await?;
             let text = format!("deleted {} of cache {cache}", units::count(count, "entry"));
