@@ -52,6 +52,9 @@ impl Running {
         let with_groups = live.iter().filter(|topic| !topic.groups.is_empty());
         let groups: OwnGroups = with_groups.map(|topic| (topic.name.clone(), topic.groups.clone())).collect();
         let now_ms = self.clock_ms();
+        // Not under the lock, which the paths of records take: each topic is a look at the broker's table.
+        let mut taken: Vec<TopicName> = self.listening.lock().refused_here.iter().cloned().collect();
+        taken.retain(|topic| broker.takes_from_sites(topic));
         let mut listening = self.listening.lock();
         let had_too_many = listening.listeners.has_too_many();
         let (has_news, changed) = listening.listeners.set_own(patterns, groups);
@@ -62,9 +65,8 @@ impl Running {
                  records of all live topics, and its queue groups get them, too, if groups of other sites do"
             );
         }
-        let refused = listening.refused_here.len();
-        listening.refused_here.retain(|topic| !broker.takes_from_sites(topic));
-        listening.is_untold |= has_news || listening.refused_here.len() < refused;
+        let takes_more = taken.iter().filter(|topic| listening.refused_here.remove(*topic)).count() > 0;
+        listening.is_untold |= has_news || takes_more;
         let since_ms = now_ms.saturating_sub(listening.told_ms);
         if (listening.is_untold && since_ms >= TELL_PAUSE_MS) || since_ms >= TELL_AGAIN_MS {
             if listening.is_untold {
@@ -78,7 +80,9 @@ impl Running {
         } else {
             drop(listening);
         }
-        self.follow_changed(&changed, &HashSet::new());
+        let concerned = self.concerned(&changed, &HashSet::new());
+        concerned.iter().for_each(|outgoing| outgoing.note_own_members(broker));
+        self.follow_all_of(&concerned);
         !has_too_many
     }
 
@@ -205,15 +209,21 @@ impl Running {
     }
 
     fn follow_changed(self: &Arc<Self>, changed: &ChangedListeners, again: &HashSet<TopicName>) {
+        self.follow_all_of(&self.concerned(changed, again));
+    }
+
+    /// Returns the topics whose receivers may be others after a change.
+    fn concerned(&self, changed: &ChangedListeners, again: &HashSet<TopicName>) -> Vec<Arc<Outgoing>> {
         if changed.is_empty() && again.is_empty() {
-            return;
+            return Vec::new();
         }
         self.listening.lock().version += 1;
-        let concerned: Vec<Arc<Outgoing>> = {
-            let outgoing = self.outgoing.lock();
-            let is_concerned = |of: &&Arc<Outgoing>| again.contains(&of.topic) || changed.concerns(&of.topic);
-            outgoing.values().filter(is_concerned).cloned().collect()
-        };
+        let outgoing = self.outgoing.lock();
+        let is_concerned = |of: &&Arc<Outgoing>| again.contains(&of.topic) || changed.concerns(&of.topic);
+        outgoing.values().filter(is_concerned).cloned().collect()
+    }
+
+    fn follow_all_of(self: &Arc<Self>, concerned: &[Arc<Outgoing>]) {
         concerned.iter().for_each(|outgoing| self.follow_receivers(outgoing));
     }
 

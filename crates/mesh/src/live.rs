@@ -69,6 +69,9 @@ pub(crate) struct Outgoing {
     released: watch::Sender<BTreeMap<PartitionId, Offset>>,
     /// Offsets of the first record of each partition that is not routed. A new forward begins there.
     positions: Mutex<BTreeMap<PartitionId, Offset>>,
+    /// Ends of the partitions when members of queue groups last joined or left at this site: the records before are for
+    /// the members of that time, although the router may not have come to them.
+    joined: Mutex<BTreeMap<PartitionId, Offset>>,
     /// Records that each site was sent.
     sent: Mutex<BTreeMap<SiteName, Sent>>,
     ended: watch::Sender<bool>,
@@ -176,6 +179,7 @@ impl Outgoing {
             turns: Mutex::default(),
             released: watch::Sender::default(),
             positions: Mutex::default(),
+            joined: Mutex::default(),
             sent: Mutex::default(),
             ended: watch::Sender::new(false),
         }
@@ -186,6 +190,23 @@ impl Outgoing {
         for forward in self.forwards.lock().values() {
             forward.ending.send_replace(Ending::Now);
         }
+    }
+
+    /// Notes that members of queue groups of this site may have joined or left.
+    pub(crate) fn note_own_members(&self, broker: &Broker) {
+        if let Ok(topic) = broker.describe_topic(self.topic.as_str()) {
+            let ends = topic.partitions.iter().enumerate();
+            *self.joined.lock() = ends.map(|(partition, extent)| (partition as PartitionId, extent.end)).collect();
+        }
+    }
+
+    /// Returns the offsets from which on the members of queue groups of now get the records, given those of the router.
+    fn members_from(&self, routed: &BTreeMap<PartitionId, Offset>) -> BTreeMap<PartitionId, Offset> {
+        let joined = self.joined.lock();
+        let later = |(partition, at): (&PartitionId, &Offset)| {
+            (*partition, joined.get(partition).map_or(*at, |joined| (*at).max(*joined)))
+        };
+        routed.iter().map(later).collect()
     }
 
     /// Returns where a forward to a site begins: with what was not routed when it was started, and nothing that the
@@ -432,19 +453,21 @@ impl Running {
         let version = self.listening_version();
         let mut receivers = self.receivers_of(&outgoing.topic, &outgoing.found.lock());
         receivers.remove(self.site());
-        let from = outgoing.positions.lock().clone();
+        let routed = outgoing.positions.lock().clone();
+        let members_from = outgoing.members_from(&routed);
         forwards.retain(|site, forward| {
             let stays = receivers.contains_key(site);
             if !stays {
-                forward.end(&from);
+                forward.end(&members_from);
             }
             stays
         });
         for (site, groups) in receivers {
             if let Some(forward) = forwards.get(&site) {
-                forward.choose(Some(groups), &from);
+                forward.choose(Some(groups), &members_from);
                 continue;
             }
+            let from = if groups.are_none() { &routed } else { &members_from };
             let forward = Arc::new(Forward::new(groups));
             let work = self.clone().forward(outgoing.clone(), site.clone(), from.clone(), forward.clone());
             self.spawn_until(&outgoing.ended, work);
