@@ -1,7 +1,7 @@
 //! Scripts that run now: which other clients can see and kill.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use broker::Cache;
@@ -18,9 +18,16 @@ pub(in crate::redis) struct Running {
     pub(in crate::redis) began: Instant,
     /// Caches that the script has locked keys of.
     pub(in crate::redis) caches: Vec<Arc<Cache>>,
-    is_killed: AtomicBool,
-    has_written: AtomicBool,
+    /// One of the three below. Whichever of the first change and the kill comes first wins, so it changes once.
+    stage: AtomicU8,
 }
+
+/// The script has changed nothing, and may be killed.
+const READING: u8 = 0;
+/// The script has changed data, and runs to its end.
+const WRITING: u8 = 1;
+/// The script was killed, and changes nothing.
+const KILLED_NOW: u8 = 2;
 
 impl Running {
     pub(in crate::redis) fn new(
@@ -29,8 +36,7 @@ impl Running {
         command: Vec<Box<[u8]>>,
         caches: Vec<Arc<Cache>>,
     ) -> Self {
-        let (is_killed, has_written) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { name, is_function, command, began: Instant::now(), caches, is_killed, has_written }
+        Self { name, is_function, command, began: Instant::now(), caches, stage: AtomicU8::new(READING) }
     }
 
     /// Returns `true` if the script has run for this long and holds something that the command wants in one of these
@@ -50,27 +56,24 @@ impl Running {
 
     /// Notes that the script changes data, so that it can no longer be killed. Returns `false` if it was killed before.
     pub(super) fn note_write(&self) -> bool {
-        self.has_written.store(true, Ordering::SeqCst);
-        !self.is_killed()
-    }
-
-    pub(in crate::redis) fn has_written(&self) -> bool {
-        self.has_written.load(Ordering::SeqCst)
+        self.reach(WRITING)
     }
 
     pub(in crate::redis) fn is_killed(&self) -> bool {
-        self.is_killed.load(Ordering::SeqCst)
+        self.stage.load(Ordering::SeqCst) == KILLED_NOW
     }
 
     /// Ends the script. Returns `false` if it has changed data.
     pub(in crate::redis) fn kill(&self) -> bool {
-        self.is_killed.store(true, Ordering::SeqCst);
-        // A script that writes after this sees that it is killed.
-        if self.has_written() {
-            self.is_killed.store(false, Ordering::SeqCst);
-            return false;
+        self.reach(KILLED_NOW)
+    }
+
+    /// Moves a script that only reads to this stage. Returns `true` if it is there now.
+    fn reach(&self, stage: u8) -> bool {
+        match self.stage.compare_exchange(READING, stage, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => true,
+            Err(current) => current == stage,
         }
-        true
     }
 
     /// Returns why the script must end, if it must.
@@ -81,3 +84,28 @@ impl Running {
 
 /// Message of the error that ends a script.
 pub(super) const KILLED: &str = "Script killed by user with SCRIPT KILL...";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_killed_or_writes_and_both_sides_agree() {
+        for _ in 0..2000 {
+            let running = Arc::new(Running::new(Vec::new(), false, Vec::new(), Vec::new()));
+            let barrier = Arc::new(std::sync::Barrier::new(2));
+            let script = std::thread::spawn({
+                let (running, barrier) = (running.clone(), barrier.clone());
+                move || {
+                    barrier.wait();
+                    running.note_write()
+                }
+            });
+            barrier.wait();
+            let is_killed = running.kill();
+            let may_write = script.join().expect("it does not panic");
+            assert_eq!(is_killed, !may_write, "SCRIPT KILL and the script disagree");
+            assert_eq!(is_killed, running.is_killed());
+        }
+    }
+}
