@@ -13,12 +13,15 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 
 use super::running::Running;
-use crate::redis::errors::{Done, Fail};
+use crate::redis::errors::{Done, Fail, fixed};
 
 /// Maximum number of threads. They are started when they are needed.
 pub(in crate::redis) const LANES_MAX: usize = 4;
 /// Maximum number of scripts that wait for a thread.
 const QUEUE_MAX: usize = 4096;
+
+/// Error for a script that comes, or waits, while the door closes.
+pub(in crate::redis) const CLOSED: Fail = fixed("TRYAGAIN the server is shutting down: connect again");
 
 /// Guard of a script that runs.
 pub(in crate::redis) struct Entered {
@@ -73,7 +76,10 @@ impl Lanes {
     /// Runs a job on one of the threads.
     pub(in crate::redis) fn run(self: &Arc<Self>, job: Job) -> Done {
         let mut queue = self.state.lock();
-        if queue.is_closed || queue.jobs.len() == QUEUE_MAX {
+        if queue.is_closed {
+            return Err(CLOSED);
+        }
+        if queue.jobs.len() == QUEUE_MAX {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(Fail::new(format!(
                 "BUSY {QUEUE_MAX} scripts are waiting for a thread: try again later, or end a script with SCRIPT KILL"
@@ -187,5 +193,33 @@ impl Lanes {
             self.running.lock().len() as u64,
         )?;
         out.gauge("thalweg_redis_script_threads", "Threads for scripts", threads as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_and_a_closed_door_are_told_apart() {
+        let lanes = Arc::new(Lanes::default());
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock();
+        let waits = || {
+            let gate = gate.clone();
+            Box::new(move || drop(gate.lock()))
+        };
+        let mut refused = None;
+        for _ in 0..QUEUE_MAX + LANES_MAX + 1 {
+            refused = lanes.run(waits()).err().or(refused);
+        }
+        let refused = refused.expect("more than fit");
+        let text = String::from_utf8_lossy(&refused.text);
+        assert!(text.starts_with("BUSY 4096 scripts are waiting for a thread"), "{text}");
+        assert_eq!(lanes.refused.load(Ordering::Relaxed), 1);
+        lanes.close();
+        assert_eq!(lanes.run(waits()), Err(CLOSED));
+        assert_eq!(lanes.refused.load(Ordering::Relaxed), 1, "the queue was not full");
+        drop(closed);
     }
 }

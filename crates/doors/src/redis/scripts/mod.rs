@@ -5,7 +5,7 @@ mod cached;
 mod check;
 pub(super) mod host;
 mod json;
-mod lanes;
+pub(super) mod lanes;
 mod msgpack;
 mod packed;
 mod reply;

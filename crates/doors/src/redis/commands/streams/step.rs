@@ -26,9 +26,10 @@ use crate::redis::commands::transactions::{self, Held, Queued, Watched, finish, 
 use crate::redis::commands::work::TransactionTime;
 use crate::redis::connection::{Door, Later, Session, lock};
 use crate::redis::databases::open_database;
-use crate::redis::errors::{Done, Fail};
+use crate::redis::errors::Done;
 use crate::redis::names::Tenant;
 use crate::redis::scripts::host::{Caller, Need, release};
+use crate::redis::scripts::lanes::CLOSED;
 use crate::redis::scripts::run::{self, Call, On, Stop};
 use crate::redis::scripts::running::Running;
 use crate::redis::writer::Writer;
@@ -123,9 +124,8 @@ fn run_in_lane(door: &Door, session: &Session, mut step: Step) -> Reply<Answer, 
     if let Err(fail) = queued {
         return session.fail(&fail);
     }
-    let ended = || Err(Fail::new("TRYAGAIN the server is shutting down: connect again"));
     let reply = async move {
-        let done = match receive.await.unwrap_or_else(|_| ended()) {
+        let done = match receive.await.unwrap_or(Err(CLOSED)) {
             Ok((out, commit)) => commit.wait().await.map(|()| out).map_err(failed),
             Err(fail) => Err(fail),
         };
