@@ -43,6 +43,8 @@ pub struct Cache {
     pub(super) stripes: Box<[Padded]>,
     /// Bit for each stripe that a long step holds ([`Locked::announce`]).
     pub(super) held: AtomicU64,
+    /// `true` if clients wait for keys that could not be served while a long step held stripes ([`Cache::serve`]).
+    pub(super) has_unserved: AtomicBool,
     pub(super) changes: Changes,
     pub(super) waiters: Waiters<Attempt>,
     pub(super) is_deleted: AtomicBool,
@@ -131,6 +133,7 @@ impl Cache {
             id,
             stripes: (0..STRIPES).map(|_| Padded(Mutex::new(Kept::new(Stripe::new(stripe()))))).collect(),
             held: AtomicU64::new(0),
+            has_unserved: AtomicBool::new(false),
             name,
             settings,
             clock,
@@ -196,6 +199,13 @@ impl Cache {
             stripe.write(log, *number);
         }
         self.drop_streams(stripe);
+    }
+
+    /// Returns the keys that may have more for waiters, if some could not be served while a long step held stripes:
+    /// all that are waited for, so that no list of them has to be kept.
+    pub(super) fn take_unserved(&self) -> Vec<Box<[u8]>> {
+        let has_unserved = self.has_unserved.load(Ordering::SeqCst) && self.has_unserved.swap(false, Ordering::SeqCst);
+        if has_unserved { self.waiters.keys() } else { Vec::new() }
     }
 
     pub fn id(&self) -> u64 {

@@ -164,7 +164,10 @@ impl Cache {
         let mut missing = (key.bytes.len() + value_bytes) as u64 + 256;
         let first = key.hash as usize % self.stripes.len();
         for at in 1..self.stripes.len() {
-            let mut stripe = self.stripes[(first + at) % self.stripes.len()].0.lock();
+            // A stripe that a long step holds is passed over.
+            let Some(mut stripe) = self.spare_stripe((first + at) % self.stripes.len()) else {
+                continue;
+            };
             missing = missing.saturating_sub(stripe.shed(missing));
             self.follow(&mut stripe);
             if missing == 0 {

@@ -145,8 +145,13 @@ pub(super) fn bytes_of(change: &Change) -> usize {
 }
 
 impl Log {
+    /// Returns `true` if no watcher has read the changes for [`AWAY_MAX`].
+    pub(super) fn is_unwatched(&self) -> bool {
+        self.watched.is_none_or(|at| at.elapsed() >= AWAY_MAX)
+    }
+
     pub(super) fn forget_unwatched(&mut self, total_bytes: &AtomicUsize) -> bool {
-        if self.watched.is_some_and(|at| at.elapsed() < AWAY_MAX) {
+        if !self.is_unwatched() {
             return false;
         }
         // No watcher can continue from here: one change is skipped, so that the gap is detected.

@@ -98,8 +98,8 @@ impl Caches {
 impl Cache {
     /// Logs the answers to operations again, between two steps, so that no answer precedes its change. Returns their
     /// bytes.
-    fn dump_answers(&self, log: &CacheLog, number: CacheNumber) -> usize {
-        let _between = self.lock_all();
+    async fn dump_answers(&self, log: &CacheLog, number: CacheNumber) -> usize {
+        let _between = self.lock_all_later().await;
         let mut answers = Vec::new();
         for (operation, answer) in self.operations.lock().iter() {
             Effect::Answered { operation, answer }.encode(&mut answers);
@@ -114,13 +114,13 @@ impl Cache {
         let Some(Durable { log, number }) = &self.durable else {
             return Ok(());
         };
-        let mut ahead = self.dump_answers(log, *number);
-        for stripe in &self.stripes {
+        let mut ahead = self.dump_answers(log, *number).await;
+        for at in 0..self.stripes.len() {
             let mut from = Some(Cursor::default());
             while let Some(cursor) = from {
                 let mut piece = Vec::new();
                 {
-                    let stripe = stripe.0.lock();
+                    let stripe = self.stripe_later(at).await;
                     from = stripe.scan(cursor, SCAN_PLACES, self.now_ms(), |found| {
                         Stripe::dump(found, &mut piece);
                         piece.len() < PIECE_BYTES

@@ -22,6 +22,8 @@ mod durable_tests;
 #[cfg(test)]
 mod full_tests;
 #[cfg(test)]
+mod held_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, HashSet};
@@ -228,23 +230,28 @@ impl Caches {
     }
 
     fn remove(&self, name: &str) -> Result<Commit> {
-        let mut by_name = self.by_name.write();
-        if !by_name.contains_key(name) {
+        let found = self.by_name.read().get(name).cloned();
+        if found.is_none() {
             self.check_restored()?;
         }
-        by_name.get(name).ok_or_else(|| no_such_cache(name))?.admit()?;
-        let cache = by_name.remove(name).ok_or_else(|| no_such_cache(name))?;
+        let cache = found.ok_or_else(|| no_such_cache(name))?;
+        // Locked before the names, so that no other client waits for those while a script holds keys.
+        let mut locked = cache.lock_all_or_busy()?;
+        let mut by_name = self.by_name.write();
+        // Another client may have deleted it in the meantime.
+        by_name.get(name).filter(|current| current.id == cache.id).ok_or_else(|| no_such_cache(name))?.admit()?;
+        by_name.remove(name);
         if let Some(Durable { log, number }) = &cache.durable {
             log.append_cache(*number, None);
         }
         // A cache that is created again with this name continues to count from here.
-        let newest = cache.stripes.iter().map(|stripe| stripe.0.lock().version()).max();
-        self.note_given(newest.unwrap_or_default());
+        self.note_given(locked.newest());
         drop(by_name);
         self.by_id.write().remove(&cache.id);
         // Holders of the cache find it empty.
         cache.is_deleted.store(true, Ordering::Relaxed);
-        let (_, flushed) = cache.flush();
+        locked.flush();
+        let flushed = locked.finish().commit;
         cache.end();
         Ok(cache.settled().and(flushed))
     }
@@ -421,8 +428,13 @@ impl Caches {
     /// Removes the entries of streams whose topics were deleted. The caller holds no lock of a cache.
     pub(crate) fn unlist_deleted_streams(&self) {
         for (id, Listing { cache, key }) in self.streams.take_deleted() {
-            if let Ok(cache) = self.by_id(cache) {
-                cache.lock_one(&key).take_stream(&key, id);
+            let Ok(of) = self.by_id(cache) else {
+                continue;
+            };
+            match of.lock_if_free(Some([&*key])) {
+                Some(mut locked) => locked.take_stream(&key, id),
+                // A command that finds the key sees that its topic was deleted.
+                None => self.streams.note_deleted(id, Listing { cache, key }),
             }
         }
     }
@@ -444,6 +456,8 @@ pub(crate) async fn keep_time(caches: Weak<Caches>) {
                 continue;
             }
             cache.expire(caches.core.now_ms()).await;
+            // Clients that a long step has kept from being served, if it ended without serving them.
+            cache.serve(Vec::new());
             tokio::task::yield_now().await;
         }
         caches.dump_if_long();

@@ -73,7 +73,9 @@ impl Caches {
         for cache in &gone {
             self.by_id.write().remove(&cache.id);
             // A change that was admitted is in the log, or fails, once the lock of its stripe was taken here.
-            cache.stripes.iter().for_each(|stripe| drop(stripe.0.lock()));
+            for at in 0..cache.stripes.len() {
+                drop(cache.stripe_later(at).await);
+            }
             cache.end();
         }
         gone.iter().map(|cache| cache.id).collect()

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use engine::Result;
 
@@ -23,25 +24,42 @@ impl Locked<'_> {
 }
 
 impl Cache {
-    /// Retries the waiters for keys that have grown, and those for keys that grow as a result.
+    /// Retries the waiters for keys that have grown, and those for keys that grow as a result. Waiters for a key that a
+    /// long step holds are retried when it ends.
     pub fn serve(&self, grown: Vec<Box<[u8]>>) {
         let mut grown = VecDeque::from(grown);
-        while let Some(key) = grown.pop_front() {
-            for waiting in self.waiters.of(&key) {
-                let mut locked = self.lock(waiting.keys());
-                if locked.peek(&key).is_none() {
-                    break;
-                }
-                let is_answered = waiting.try_again(|attempt| {
-                    let answer = attempt.and_then(|attempt| attempt(&mut locked, &key));
-                    let finished = locked.finish();
-                    grown.extend(finished.grown);
-                    (answer, finished.commit)
-                });
-                if is_answered {
-                    self.waiters.remove(&waiting);
-                    waiting.notify();
-                }
+        loop {
+            while let Some(key) = grown.pop_front() {
+                self.serve_one(&key, &mut grown);
+            }
+            // A long step that has ended before the mark was set has not seen it.
+            if !self.has_unserved.load(Ordering::SeqCst) || self.held.load(Ordering::SeqCst) != 0 {
+                return;
+            }
+            grown.extend(self.take_unserved());
+        }
+    }
+
+    /// Retries the waiters for a key, in their order. Adds the keys that grow as a result.
+    fn serve_one(&self, key: &[u8], grown: &mut VecDeque<Box<[u8]>>) {
+        for waiting in self.waiters.of(key) {
+            // A thread that serves connections must not wait for a long step. No later waiter overtakes this one.
+            let Some(mut locked) = self.lock_if_free(Some(waiting.keys())) else {
+                self.has_unserved.store(true, Ordering::SeqCst);
+                return;
+            };
+            if locked.peek(key).is_none() {
+                return;
+            }
+            let is_answered = waiting.try_again(|attempt| {
+                let answer = attempt.and_then(|attempt| attempt(&mut locked, key));
+                let finished = locked.finish();
+                grown.extend(finished.grown);
+                (answer, finished.commit)
+            });
+            if is_answered {
+                self.waiters.remove(&waiting);
+                waiting.notify();
             }
         }
     }

@@ -68,6 +68,11 @@ impl<A> Waiters<A> {
         self.queues.lock().by_key.get(key).map(|queue| queue.iter().cloned().collect()).unwrap_or_default()
     }
 
+    /// Returns all keys that are waited for.
+    pub(super) fn keys(&self) -> Vec<Box<[u8]>> {
+        self.queues.lock().by_key.keys().cloned().collect()
+    }
+
     pub(super) fn add(&self, waiting: &Arc<Waiting<A>>) -> Result<()> {
         let mut queues = self.queues.lock();
         let places = queues.places + waiting.keys.len();

@@ -68,37 +68,46 @@ impl Cache {
             }
             WatchFrom::Scan { cursor, position } => {
                 drop(log);
+                self.check_free(None)?;
                 self.scan_some(prefix, cursor, position, &mut batch)
             }
             WatchFrom::Snapshot => {
                 drop(log);
-                let position = self.follow_from_here();
+                let position = self.follow_from_here()?;
                 self.scan_some(prefix, ScanCursor::default(), position, &mut batch)
             }
         };
         Ok(Watched { changes: batch.changes, next, is_reset })
     }
 
-    /// Starts to record changes. Returns the position of the first.
-    fn follow_from_here(&self) -> u64 {
+    /// Starts to record changes. Returns the position of the first. Fails if a long step holds keys.
+    fn follow_from_here(&self) -> Result<u64> {
+        self.check_free(None)?;
         let switch = self.changes.switch.lock();
-        if !self.changes.is_watched.swap(true, Ordering::Relaxed) {
-            // The current holder of a stripe's lock has not seen the switch. The scan of the stripe finds its changes.
-            self.stripes.iter().for_each(|stripe| stripe.0.lock().record_removed(true));
+        if !self.changes.is_watched() {
+            let mut locked = self.lock_all_or_busy()?;
+            self.changes.is_watched.store(true, Ordering::Relaxed);
+            locked.record_removed(true);
         }
         drop(switch);
         let log = self.changes.log.lock();
-        log.start + log.changes.len() as u64
+        Ok(log.start + log.changes.len() as u64)
     }
 
     /// Stops recording once no watcher has read the changes for [`AWAY_MAX`].
     pub(super) fn forget_unwatched(&self) {
         let _switch = self.changes.switch.lock();
-        if !self.changes.is_watched() || !self.changes.log.lock().forget_unwatched(&self.changes.total_bytes) {
+        if !self.changes.is_watched() || !self.changes.log.lock().is_unwatched() {
             return;
         }
-        self.changes.is_watched.store(false, Ordering::Relaxed);
-        self.stripes.iter().for_each(|stripe| stripe.0.lock().record_removed(false));
+        // While a long step holds a stripe, its changes are still recorded.
+        let Some(mut locked) = self.lock_if_free(None::<std::iter::Empty<&[u8]>>) else {
+            return;
+        };
+        if self.changes.log.lock().forget_unwatched(&self.changes.total_bytes) {
+            self.changes.is_watched.store(false, Ordering::Relaxed);
+            locked.record_removed(false);
+        }
     }
 
     fn scan_some(&self, prefix: &[u8], from: ScanCursor, position: u64, batch: &mut Batch) -> WatchFrom {

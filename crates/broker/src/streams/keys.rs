@@ -129,6 +129,11 @@ impl Streams {
         std::mem::take(&mut *self.table.keys.deleted.lock())
     }
 
+    /// Keeps the entry of a deleted topic for the next [`take_deleted`](Self::take_deleted).
+    pub(crate) fn note_deleted(&self, id: TopicId, listing: Listing) {
+        self.table.keys.deleted.lock().push((id, listing));
+    }
+
     /// Takes the streams of a cache that existed before the start and are not listed yet.
     pub(crate) fn take_unlisted(&self, cache: &str) -> Vec<(TopicId, StreamPlace)> {
         self.table.keys.unlisted.lock().remove(cache.as_bytes()).unwrap_or_default()

@@ -19,6 +19,8 @@ const HELD_MAX: Duration = Duration::from_millis(100);
 const FREE_MAX: Duration = Duration::from_millis(2);
 /// Maximum number of times that locking several stripes begins from the first one again.
 const RESTARTS_MAX: usize = 8;
+/// Time after which a task tries again to lock what a long step holds.
+const LATER: Duration = Duration::from_millis(10);
 /// Time after which a waiter checks again whether a long step holds the stripe.
 const CHECK_EVERY: Duration = Duration::from_millis(1);
 
@@ -46,7 +48,48 @@ impl Cache {
         {
             return Ok(());
         }
-        Err(Error::busy(format!("a script of a Redis client holds keys of the cache '{}': try again", self.name)))
+        Err(self.busy())
+    }
+
+    /// Returns the error for a caller that would have to wait for a long step.
+    fn busy(&self) -> Error {
+        Error::busy(format!("a script of a Redis client holds keys of the cache '{}': try again", self.name))
+    }
+
+    /// Locks all stripes. Fails if a long step holds one of them and does not release it soon.
+    pub(in crate::caches) fn lock_all_or_busy(&self) -> Result<Locked<'_>> {
+        self.check_free(None)?;
+        self.lock_if_free(None::<std::iter::Empty<&[u8]>>).ok_or_else(|| self.busy())
+    }
+
+    /// Locks a stripe for an optional change. Returns `None` if a long step holds it, or another one for more than a
+    /// moment.
+    pub(in crate::caches) fn spare_stripe(&self, number: usize) -> Option<MutexGuard<'_, Kept>> {
+        let stripe = &self.stripes[number].0;
+        if self.held.load(Ordering::Acquire) & bit(number) != 0 {
+            return stripe.try_lock();
+        }
+        stripe.try_lock_for(CHECK_EVERY)
+    }
+
+    /// Locks a stripe. While a long step holds it, this task waits and its thread does not.
+    pub(in crate::caches) async fn stripe_later(&self, number: usize) -> MutexGuard<'_, Kept> {
+        loop {
+            if let Some(stripe) = self.stripes[number].0.try_lock_for(CHECK_EVERY) {
+                return stripe;
+            }
+            tokio::time::sleep(LATER).await;
+        }
+    }
+
+    /// Locks all stripes. While a long step holds one, this task waits and its thread does not.
+    pub(in crate::caches) async fn lock_all_later(&self) -> Locked<'_> {
+        loop {
+            if let Some(locked) = self.lock_if_free(None::<std::iter::Empty<&[u8]>>) {
+                return locked;
+            }
+            tokio::time::sleep(LATER).await;
+        }
     }
 
     /// Locks one stripe after the other, without those that a long step holds: their numbers are missing from
@@ -105,6 +148,20 @@ impl Cache {
     /// Locks the stripes of these keys as [`Cache::lock`] does, or all stripes without keys. Returns `None`, with
     /// nothing locked, if a long step does not release one soon: this thread must not wait for it.
     pub fn lock_unless_held<'k>(&self, keys: Option<impl IntoIterator<Item = &'k [u8]>>) -> Option<Locked<'_>> {
+        self.lock_within(HELD_MAX, keys)
+    }
+
+    /// Locks stripes as [`Cache::lock_unless_held`] does, and does not wait for a long step at all.
+    pub fn lock_if_free<'k>(&self, keys: Option<impl IntoIterator<Item = &'k [u8]>>) -> Option<Locked<'_>> {
+        self.lock_within(Duration::ZERO, keys)
+    }
+
+    /// Locks stripes, and waits this long for each that a long step holds.
+    fn lock_within<'k>(
+        &self,
+        held_max: Duration,
+        keys: Option<impl IntoIterator<Item = &'k [u8]>>,
+    ) -> Option<Locked<'_>> {
         let mut numbers: SmallVec<[usize; 8]> = match keys {
             Some(keys) => keys.into_iter().map(|key| self.stripe_of(self.key(key))).collect(),
             None => (0..self.stripes.len()).collect(),
@@ -119,7 +176,7 @@ impl Cache {
             let locked = match stripe.try_lock() {
                 Some(locked) => locked,
                 None => {
-                    let until = Instant::now() + HELD_MAX;
+                    let until = Instant::now() + held_max;
                     loop {
                         if let Some(locked) = stripe.try_lock_for(CHECK_EVERY) {
                             break locked;
@@ -153,7 +210,7 @@ impl Locked<'_> {
     /// Withdraws the announcement, before the stripes are released.
     pub(super) fn withdraw(&mut self) {
         if let Some(bits) = self.announced.take() {
-            self.cache.held.fetch_and(!bits, Ordering::AcqRel);
+            self.cache.held.fetch_and(!bits, Ordering::SeqCst);
         }
     }
 

@@ -5,7 +5,6 @@ mod streams;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use engine::cache::effects::Effect;
 use engine::cache::operations::{OperationAnswer, OperationId};
@@ -26,8 +25,6 @@ pub use streams::{Keyed, StreamMark};
 
 /// Divisor of the budget: at most this part of it is freed for one step.
 const ROOM_PART: u64 = 8;
-/// Maximum duration of a wait for a stripe whose entries may be evicted.
-const SHED_WAIT: Duration = Duration::from_millis(1);
 /// Maximum number of bytes that an entry takes in addition to its key and value.
 const KEY_ROOM_BYTES: u64 = 128;
 
@@ -74,10 +71,10 @@ impl Cache {
     pub fn shed(&self, bytes: u64) {
         let mut missing = bytes;
         // Begins with another stripe each time.
-        let (before, from) = self.stripes.split_at(self.shed_from.fetch_add(1, Ordering::Relaxed) % self.stripes.len());
-        for stripe in from.iter().chain(before) {
+        let from = self.shed_from.fetch_add(1, Ordering::Relaxed);
+        for at in 0..self.stripes.len() {
             // A stripe that a long step holds is passed over.
-            let Some(mut stripe) = stripe.0.try_lock_for(SHED_WAIT) else {
+            let Some(mut stripe) = self.spare_stripe((from.wrapping_add(at)) % self.stripes.len()) else {
                 continue;
             };
             missing = missing.saturating_sub(stripe.shed(missing));
@@ -99,6 +96,16 @@ impl<'c> Locked<'c> {
         self.time.now_ms()
     }
 
+    /// Returns the highest version of a change in the locked stripes.
+    pub(super) fn newest(&self) -> u64 {
+        self.stripes.iter().map(|(_, stripe)| stripe.version()).max().unwrap_or_default()
+    }
+
+    /// Makes the locked stripes keep entries that expire or are evicted for watchers, or no longer.
+    pub(super) fn record_removed(&mut self, is_recorded: bool) {
+        self.stripes.iter_mut().for_each(|(_, stripe)| stripe.record_removed(is_recorded));
+    }
+
     /// Returns `true` if anything was changed.
     pub fn is_changed(&self) -> bool {
         self.is_changed
@@ -118,7 +125,12 @@ impl<'c> Locked<'c> {
 
     /// Returns the work that is left after the changes have been logged.
     fn finished(&mut self) -> Finished {
-        let grown = std::mem::take(&mut self.grown);
+        let mut grown = std::mem::take(&mut self.grown);
+        if self.announced.is_some() {
+            self.withdraw();
+            // Clients could not be served with what this step held.
+            grown.extend(self.cache.take_unserved());
+        }
         self.drop_streams();
         let later = std::mem::take(&mut self.later);
         let Some(Durable { log, .. }) = &self.cache.durable else {
