@@ -429,8 +429,10 @@ impl Door {
                 };
             }
         };
-        if commands::streams::step::moves_stream(self, session, command, args) {
-            return commands::streams::step::serve(self, session, command, args);
+        match commands::streams::step::moves_stream(self, session, command, args) {
+            Ok(true) => return commands::streams::step::serve(self, session, command, args),
+            Ok(false) => {}
+            Err(fail) => return session.fail(&fail),
         }
         match self.run(session, command, run, args) {
             Ok(Ran::Answer(writer, commit)) => session.settled(Answer::Written(writer.bytes), commit),

@@ -60,6 +60,22 @@ pub(super) fn open_database(
     Ok(broker.caches.open_with(&cache_name(tenant, number), settings)?)
 }
 
+/// Locks the stripes that a command may touch, unless a script holds one of them for long.
+pub(super) fn lock_if_free<'c>(cache: &'c Cache, named: &Named<'_>) -> Option<LockedCache<'c>> {
+    match named {
+        Named::These(keys) => cache.lock_if_free(Some(keys.iter().copied())),
+        Named::All => cache.lock_if_free(None::<std::iter::Empty<&[u8]>>),
+    }
+}
+
+/// Returns `true` if a script holds a stripe that a command may touch.
+pub(super) fn is_held(cache: &Cache, named: &Named<'_>) -> bool {
+    match named {
+        Named::These(keys) => keys.iter().any(|key| cache.is_held(key)),
+        Named::All => cache.is_any_held(),
+    }
+}
+
 /// Locks the stripes that a command may touch. Fails if a script holds one of them for long, as this thread must not
 /// wait for it.
 pub(super) fn lock_or_busy<'c>(cache: &'c Cache, named: &Named<'_>) -> Done<LockedCache<'c>> {

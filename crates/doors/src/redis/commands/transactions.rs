@@ -206,15 +206,13 @@ fn watch(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, La
     let tenant = session.tenant.clone();
     let mut watched = std::mem::take(&mut session.watched);
     let known = match session.database(&door.broker) {
-        Ok(cache) => {
-            let mut locked = cache.lock(args[1..].iter().copied());
+        Ok(cache) => lock_or_busy(cache, &Named::These(args[1..].iter().copied().collect())).map(|mut locked| {
             for key in &args[1..] {
                 // A key that is already watched keeps its first state.
                 let seen = seen(&door.broker, &mut locked, (tenant.as_ref(), database), key);
                 watched.keys.entry((database, (*key).into())).or_insert(seen);
             }
-            Ok(())
-        }
+        }),
         Err(fail) => Err(fail),
     };
     session.watched = watched;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use broker::{Attempt, Broker, Cache, Identity, LockedCache, Wakes};
+use broker::{Attempt, Broker, Cache, Identity, Wakes};
 use engine::BatchBuilder;
 use engine::Result;
 use engine::security::TenantName;
@@ -399,7 +399,10 @@ pub(in crate::redis) fn no_streams() -> Shelf {
     Rc::new(RefCell::new(BTreeMap::new()))
 }
 
-/// Releases the locks of a run that is begun again.
+/// Releases the locks of a run that is begun again, and serves the clients that waited for its end.
 pub(in crate::redis) fn release(held: Held<'_>) {
-    held.into_values().for_each(|locked: LockedCache<'_>| drop(locked.finish()));
+    for locked in held.into_values() {
+        let cache = locked.cache();
+        cache.serve(locked.finish().grown);
+    }
 }

@@ -8,6 +8,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use broker::Cache;
 use broker::metrics::Exposition;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
@@ -176,6 +177,12 @@ impl Lanes {
     /// Returns the scripts that run now.
     pub(in crate::redis) fn running(&self) -> Vec<Arc<Running>> {
         self.running.lock().clone()
+    }
+
+    /// Returns the script that holds keys of a cache and has run for the longest time.
+    pub(super) fn holder(&self, cache: &Cache) -> Option<Arc<Running>> {
+        let holds = |running: &&Arc<Running>| running.caches.iter().any(|held| held.id() == cache.id());
+        self.running.lock().iter().filter(holds).min_by_key(|running| running.began).cloned()
     }
 
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> Written {

@@ -96,6 +96,35 @@ impl Scripts {
         }
     }
 
+    /// Waits until no script holds what a command wants of a cache, as `is_held` checks. The thread does not wait. Fails
+    /// once a script has run for so long that clients do not wait for it.
+    pub(super) async fn free(&self, cache: &Cache, is_held: impl Fn() -> bool) -> Done {
+        while is_held() {
+            let Some(running) = self.lanes.holder(cache) else {
+                // It has just ended, or just begun.
+                tokio::time::sleep(LONG).await;
+                continue;
+            };
+            let ended = self.lanes.ended(&running);
+            match running.began.checked_add(self.busy_after()) {
+                Some(until) => tokio::time::timeout_at(until.into(), ended).await.or(Err(BUSY))?,
+                None => ended.await,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until no script holds what a command wants of a cache, however long a script takes. The thread does not
+    /// wait.
+    pub(super) async fn freed(&self, cache: &Cache, is_held: impl Fn() -> bool) {
+        while is_held() {
+            match self.lanes.holder(cache) {
+                Some(running) => self.lanes.ended(&running).await,
+                None => tokio::time::sleep(LONG).await,
+            }
+        }
+    }
+
     /// Returns `true` if a command is refused, because a script that takes long holds its keys in one of these caches.
     pub(super) fn refuses(&self, command: &Command, args: &[&[u8]], of: impl Fn(&Cache) -> bool) -> bool {
         self.lanes.is_any_running()

@@ -127,7 +127,7 @@ pub(super) async fn add(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
             let is_over = locked.last() == EntryId::MAX;
             drop(locked);
             if is_new {
-                context.remove(args[1]);
+                context.remove(args[1]).await;
             }
             return Err(match (error.kind, is_over) {
                 (ErrorKind::OutOfRange, true) => {

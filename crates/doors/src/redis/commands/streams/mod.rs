@@ -31,6 +31,7 @@ use crate::redis::command::{Command, Does, Keys, ONE, Streaming};
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail, WRONG_TYPE};
 use crate::redis::names::stream_topic;
+use crate::redis::scripts::{BUSY, Scripts};
 use crate::redis::writer::Writer;
 
 /// The only key is the argument after the subcommand.
@@ -179,6 +180,8 @@ pub(in crate::redis) struct Context<'a> {
     number: usize,
     /// `true` if the command only reads. Then `INFO` counts its hits and misses.
     is_read: bool,
+    /// `false` if the command is refused, and does not wait, while a script holds its keys.
+    pub(super) waits_for_scripts: bool,
     keys: Keyspace<'a>,
     pub(super) out: Writer,
     /// Writes that must be durable before the reply is sent.
@@ -187,8 +190,8 @@ pub(in crate::redis) struct Context<'a> {
 
 /// Access to the keys of streams.
 enum Keyspace<'a> {
-    /// A single command locks its keys briefly, and then its stream.
-    Alone(Arc<Cache>),
+    /// A single command locks its keys briefly, and then its stream. It waits for scripts that hold them.
+    Alone(Arc<Cache>, Arc<Scripts>),
     /// A step of several commands has locked all keys and streams. It lends the streams to one command after the other.
     Step(&'a mut (dyn StreamKeys + 'a), Shelf),
 }
@@ -283,8 +286,9 @@ impl<'a> Context<'a> {
         let broker = door.broker.clone();
         let number = session.database;
         let out = session.writer();
-        let keys = Keyspace::Alone(session.database(&broker)?.clone());
-        Ok(Self { broker, tenant: session.tenant.clone(), number, is_read, keys, out, later: Vec::new() })
+        let keys = Keyspace::Alone(session.database(&broker)?.clone(), door.scripts.clone());
+        let tenant = session.tenant.clone();
+        Ok(Self { broker, tenant, number, is_read, waits_for_scripts: true, keys, out, later: Vec::new() })
     }
 
     /// Creates the context for one command of a step on a database.
@@ -296,7 +300,7 @@ impl<'a> Context<'a> {
         out: Writer,
     ) -> Self {
         let keys = Keyspace::Step(keys, shelf.clone());
-        Self { broker: broker.clone(), tenant, number, is_read, keys, out, later: Vec::new() }
+        Self { broker: broker.clone(), tenant, number, is_read, waits_for_scripts: false, keys, out, later: Vec::new() }
     }
 
     async fn answer(self, done: Done) -> Answer {
@@ -318,22 +322,31 @@ impl<'a> Context<'a> {
         self.later.push(saved.wait().boxed_local());
     }
 
-    /// Returns `true` if a command may wait for other doors. A command of a step may not, as it would delay the step.
-    fn may_wait(&self) -> bool {
-        matches!(self.keys, Keyspace::Alone(_))
+    /// Waits until no script holds one of these keys, however long that takes.
+    async fn freed(&self, keys: &[Box<[u8]>]) {
+        if let Keyspace::Alone(cache, scripts) = &self.keys {
+            scripts.freed(cache, || keys.iter().any(|key| cache.is_held(key))).await;
+        }
     }
 
-    fn find_key(&mut self, key: &[u8]) -> Done<Keyed> {
+    /// Returns `true` if a command may wait for other doors. A command of a step may not, as it would delay the step.
+    fn may_wait(&self) -> bool {
+        matches!(self.keys, Keyspace::Alone(..))
+    }
+
+    async fn find_key(&mut self, key: &[u8]) -> Done<Keyed> {
         match &mut self.keys {
-            Keyspace::Alone(cache) => cache.lock_one(key).use_stream(key, self.is_read),
+            Keyspace::Alone(cache, scripts) => {
+                lock_key(cache, scripts, key, self.waits_for_scripts).await?.use_stream(key, self.is_read)
+            }
             Keyspace::Step(keys, _) => keys.find(key, self.is_read),
         }
         .map_err(failed)
     }
 
     /// Returns the stream of a key, if it is one: its own stream, or in database 0 a topic that another door created.
-    fn find(&mut self, key: &[u8]) -> Done<Option<Stream>> {
-        match self.find_key(key)? {
+    async fn find(&mut self, key: &[u8]) -> Done<Option<Stream>> {
+        match self.find_key(key).await? {
             Keyed::Stream(stream) => Ok(Some(stream)),
             Keyed::Other => Err(WRONG_TYPE),
             Keyed::Nothing => self.find_other(key),
@@ -349,7 +362,7 @@ impl<'a> Context<'a> {
 
     async fn lock(&mut self, key: &[u8]) -> Done<Option<Lent>> {
         loop {
-            let Some(stream) = self.find(key)? else {
+            let Some(stream) = self.find(key).await? else {
                 return Ok(None);
             };
             match self.lock_stream(&stream).await {
@@ -378,8 +391,8 @@ impl<'a> Context<'a> {
             }
             let topic = stream_topic(self.tenant.as_ref(), self.number, key)?;
             match &mut self.keys {
-                Keyspace::Alone(cache) => {
-                    let mut keys = cache.lock_one(key);
+                Keyspace::Alone(cache, scripts) => {
+                    let mut keys = lock_key(cache, scripts, key, self.waits_for_scripts).await?;
                     // Another client may have created the key in the meantime.
                     if !matches!(keys.stream(key).map_err(failed)?, Keyed::Nothing) {
                         continue;
@@ -398,15 +411,30 @@ impl<'a> Context<'a> {
     }
 
     /// Removes the key of a stream, which deletes the stream.
-    fn remove(&mut self, key: &[u8]) {
+    async fn remove(&mut self, key: &[u8]) {
         match &mut self.keys {
-            Keyspace::Alone(cache) => {
-                let mut keys = cache.lock_one(key);
-                keys.remove(key);
-                let commit = keys.finish().commit;
-                self.later.push(commit.wait().boxed_local());
-            }
+            // The stream is half made, so the command waits for a script for as long as it takes.
+            Keyspace::Alone(cache, scripts) => loop {
+                scripts.freed(cache, || cache.is_held(key)).await;
+                if let Some(mut keys) = cache.lock_if_free(Some([key])) {
+                    keys.remove(key);
+                    let commit = keys.finish().commit;
+                    return self.later.push(commit.wait().boxed_local());
+                }
+            },
             Keyspace::Step(keys, _) => keys.remove(key),
+        }
+    }
+}
+
+/// Locks the stripe of a key. While a script holds it, the command waits as one does that is not decoded yet, without
+/// its thread, or is refused.
+async fn lock_key<'c>(cache: &'c Cache, scripts: &Scripts, key: &[u8], waits: bool) -> Done<LockedCache<'c>> {
+    loop {
+        match cache.lock_if_free(Some([key])) {
+            Some(locked) => return Ok(locked),
+            None if waits => scripts.free(cache, || cache.is_held(key)).await?,
+            None => return Err(BUSY),
         }
     }
 }

@@ -1,21 +1,26 @@
 //! Commands that read entries: ranges, and the entries after an id, which may block.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::streams::{Entry, EntryId};
 use futures_util::FutureExt;
 use net::service::{Reply, once};
+use tokio::time::Instant;
 
 use super::entries::{write, write_all};
 use super::groups::no_group;
 use super::{Context, Owned, failed, ids, owned};
 use crate::redis::codec::Answer;
+use crate::redis::command::Named;
 use crate::redis::commands;
 use crate::redis::commands::args::{is, parse_int};
 use crate::redis::connection::{Door, Later, Session};
+use crate::redis::databases::lock_or_busy;
 use crate::redis::errors::{Done, Fail, SYNTAX, WRONG_TYPE};
 use crate::redis::names::stream_topic;
+use crate::redis::scripts::BUSY;
 use crate::redis::wait::Wait;
 use crate::redis::writer::Writer;
 
@@ -114,15 +119,16 @@ pub(super) fn begin(door: &Door, session: &mut Session, args: &[&[u8]], has_grou
     };
     let wait = ask.block.map(|_| {
         let keys: Vec<&[u8]> = ask.keys.iter().map(|key| &**key).collect();
+        let locked = lock_or_busy(&cache, &Named::These(keys.iter().copied().collect()))?;
         // A change of the cache does not answer the wait.
-        cache.lock(keys.iter().copied()).wait(&keys, Box::new(|_, _| None))
+        Ok(locked.wait(&keys, Box::new(|_, _| None))?)
     });
     let wait = match wait.transpose() {
         Ok(waiting) => waiting.zip(commands::find(args[0])).map(|(waiting, command)| {
             let recheck = Arc::new(door.recheck(session, command, args));
             session.begin_wait(cache.clone(), waiting, recheck)
         }),
-        Err(error) => return session.fail(&Fail::from(error)),
+        Err(fail) => return session.fail(&fail),
     };
     let is_blocked = wait.is_some();
     let work = async move {
@@ -200,25 +206,42 @@ impl Ask {
             let broker = context.broker.clone();
             let topic = |key| Ok(stream_topic(context.tenant.as_ref(), context.number, key)?.as_str().to_owned());
             let names = self.keys.iter().map(|key| topic(key)).collect::<Done<Vec<_>>>()?;
-            let stop = async {
-                match self.block.flatten() {
-                    // The timeout ends the wait in any case; the result is not needed.
-                    Some(ms) => {
-                        drop(tokio::time::timeout(Duration::from_millis(ms), wait.over()).await);
+            let until = self.block.flatten().and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
+            // A command that blocks does not fail, or miss its timeout, because a script holds its keys.
+            context.waits_for_scripts = false;
+            let is_held = Cell::new(false);
+            found = loop {
+                let is_over = Cell::new(false);
+                let over = async {
+                    match until {
+                        // The timeout ends the wait in any case; the result is not needed.
+                        Some(until) => drop(tokio::time::timeout_at(until, wait.over()).await),
+                        None => wait.over().await,
                     }
-                    None => wait.over().await,
-                }
-            };
-            let attempt = async || {
-                let found = match wait.recheck.check() {
-                    Ok(()) => self.find(context, &after, Some(WAITED_COUNT_MAX)).await,
-                    Err(fail) => Err(fail),
+                    is_over.set(true);
                 };
-                Ok(Some(found).filter(|found| !matches!(found, Ok(found) if found.is_empty())))
-            };
-            found = match broker.streams.wait_for(&names, stop, attempt).await.map_err(failed)? {
-                Some(found) => found?,
-                None => Vec::new(),
+                if is_held.take() {
+                    tokio::select! {
+                        () = over => {}
+                        () = context.freed(&self.keys) => continue,
+                    }
+                    break Vec::new();
+                }
+                let context = &mut *context;
+                let attempt = async || {
+                    let found = match wait.recheck.check() {
+                        Ok(()) => self.find(context, &after, Some(WAITED_COUNT_MAX)).await,
+                        Err(fail) => Err(fail),
+                    };
+                    is_held.set(found.as_ref().err() == Some(&BUSY));
+                    Ok(Some(found).filter(|found| !matches!(found, Ok(found) if found.is_empty())))
+                };
+                match broker.streams.wait_for(&names, over, attempt).await.map_err(failed)? {
+                    Some(_) if is_held.get() && !is_over.get() => {}
+                    Some(Err(fail)) if fail == BUSY => break Vec::new(),
+                    Some(found) => break found?,
+                    None => break Vec::new(),
+                }
             };
             // Found entries were already delivered to the consumer of a group. It must receive them even if the wait is
             // ended now.
@@ -270,6 +293,8 @@ impl Ask {
             let locked = match context.lock(key).await {
                 // For a command that blocked before, the stream counts as deleted.
                 Err(fail) if fail == WRONG_TYPE && waited.is_some() => None,
+                // Entries that were delivered to a group must be returned.
+                Err(fail) if fail == BUSY && !all.is_empty() => break,
                 locked => locked?,
             };
             let Some(mut locked) = locked else {

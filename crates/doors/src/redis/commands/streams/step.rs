@@ -25,9 +25,10 @@ use crate::redis::commands::help;
 use crate::redis::commands::transactions::{self, Held, Queued, Watched, finish, named_by, room_for};
 use crate::redis::commands::work::TransactionTime;
 use crate::redis::connection::{Door, Later, Session, lock};
-use crate::redis::databases::open_database;
+use crate::redis::databases::{is_held, lock_if_free, lock_or_busy, open_database};
 use crate::redis::errors::Done;
 use crate::redis::names::Tenant;
+use crate::redis::scripts::Scripts;
 use crate::redis::scripts::host::{Caller, Need, release};
 use crate::redis::scripts::lanes::CLOSED;
 use crate::redis::scripts::run::{self, Call, On, Stop};
@@ -51,6 +52,7 @@ struct Step {
     is_alone: bool,
     /// Time limit of a transaction.
     time_max: Duration,
+    scripts: Arc<Scripts>,
     /// Client on whose behalf scripts run, if the step has any. Then it runs on a thread for scripts.
     caller: Option<Caller>,
     /// Needs of a script, with which it was begun again.
@@ -65,12 +67,23 @@ struct Stepped {
 }
 
 /// Returns `true` if a command moves or copies a stream.
-pub(in crate::redis) fn moves_stream(door: &Door, session: &mut Session, command: &Command, args: &[&[u8]]) -> bool {
+pub(in crate::redis) fn moves_stream(
+    door: &Door,
+    session: &mut Session,
+    command: &Command,
+    args: &[&[u8]],
+) -> Done<bool> {
+    if !transfer::is_transfer(command) {
+        return Ok(false);
+    }
     let number = session.database;
     let key = args.get(1).copied().unwrap_or_default();
-    transfer::is_transfer(command)
-        && (session.database(&door.broker).is_ok_and(|cache| cache.lock_one(key).stream_id(key).is_some())
-            || others::stream(&door.broker, (session.tenant(), number), key).is_some())
+    if let Ok(cache) = session.database(&door.broker)
+        && lock_or_busy(cache, &Named::These(std::iter::once(key).collect()))?.stream_id(key).is_some()
+    {
+        return Ok(true);
+    }
+    Ok(others::stream(&door.broker, (session.tenant(), number), key).is_some())
 }
 
 /// Runs a single command that moves or copies a stream.
@@ -156,10 +169,10 @@ fn prepare(
             caches.insert(number, session.database_of(&door.broker, number)?);
         }
         transactions::admit(&queued, &caches)?;
-        let mut held: Held<'_> = named_by(&queued, &[], &watched)
-            .iter()
-            .map(|(number, named)| (*number, lock(&caches[number], named)))
-            .collect();
+        let mut held = Held::new();
+        for (number, named) in named_by(&queued, &[], &watched) {
+            held.insert(number, lock_or_busy(&caches[&number], &named)?);
+        }
         if !watched.is_unchanged(&door.broker, session.tenant(), &mut held) {
             return Ok(None);
         }
@@ -177,7 +190,21 @@ fn prepare(
     let has_scripts = queued.iter().any(|queued| matches!(queued.command.does, Does::Script(_)));
     let caller = has_scripts.then(|| door.caller(session));
     let needs = Vec::new();
-    Ok(Some(Step { broker, tenant, is_resp3, queued, watched, caches, own, is_alone, time_max, caller, needs }))
+    let scripts = door.scripts.clone();
+    Ok(Some(Step {
+        broker,
+        tenant,
+        is_resp3,
+        queued,
+        watched,
+        caches,
+        own,
+        is_alone,
+        time_max,
+        scripts,
+        caller,
+        needs,
+    }))
 }
 
 impl Step {
@@ -212,7 +239,7 @@ impl Step {
         let mut caches = std::mem::take(&mut self.caches);
         loop {
             let named = if self.needs.is_empty() { &named } else { &self.named(&queued, &args, &watched) };
-            let wanted = self.streams(&mut lock_all(&caches, named), &queued, &args)?;
+            let wanted = self.streams(&mut self.lock_all(&caches, named).await?, &queued, &args)?;
             let shelf = Shelf::default();
             let mut is_gone = false;
             // Streams are always locked in the order of their ids, which prevents deadlocks.
@@ -226,7 +253,7 @@ impl Step {
                     Err(error) => return Err(failed(error)),
                 }
             }
-            let mut held = lock_all(&caches, named);
+            let mut held = self.lock_all(&caches, named).await?;
             if is_gone || self.streams(&mut held, &queued, &args)? != wanted {
                 continue;
             }
@@ -241,6 +268,34 @@ impl Step {
                     self.needs.push(need);
                 }
             }
+        }
+    }
+
+    /// Locks the named keys of all databases. A step with scripts is on a thread that may wait. Any other one waits for
+    /// scripts without its thread, and holds no key in the meantime.
+    async fn lock_all<'c>(
+        &self,
+        caches: &'c BTreeMap<usize, Arc<Cache>>,
+        named: &BTreeMap<usize, Named<'_>>,
+    ) -> Done<Held<'c>> {
+        if self.caller.is_some() {
+            return Ok(named.iter().map(|(number, named)| (*number, lock(&caches[number], named))).collect());
+        }
+        loop {
+            let mut held = Held::new();
+            let locked_by_script = named.iter().find(|(number, named)| match lock_if_free(&caches[number], named) {
+                Some(locked) => {
+                    held.insert(**number, locked);
+                    false
+                }
+                None => true,
+            });
+            let Some((number, named)) = locked_by_script else {
+                return Ok(held);
+            };
+            drop(held);
+            let cache = &caches[number];
+            self.scripts.free(cache, || is_held(cache, named)).await?;
         }
     }
 
@@ -382,11 +437,6 @@ impl Step {
         };
         run::run(&call, on, (held, later), &run::tally_of_lane(&caller.door), out)
     }
-}
-
-/// Locks the named keys of all databases.
-fn lock_all<'c>(caches: &'c BTreeMap<usize, Arc<Cache>>, named: &BTreeMap<usize, Named<'_>>) -> Held<'c> {
-    named.iter().map(|(number, named)| (*number, lock(&caches[number], named))).collect()
 }
 
 /// Returns the topic of a key, if the key is a stream.

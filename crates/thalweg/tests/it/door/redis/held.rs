@@ -1,0 +1,146 @@
+//! Keys that a script holds for as long as a client likes: nothing that others do waits for it on a thread, of which
+//! these brokers have one.
+
+use std::time::Duration;
+
+use client::Record;
+
+use super::commands::{Redis, request, server, until_blocked};
+use crate::support::cluster::http;
+use crate::support::server::{Server, metric, until, within};
+
+/// Time limit that only a broker reaches whose thread waits.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A script that runs until it is killed. Its second run holds only the stripe of its key.
+const FOREVER: &str = "while true do redis.pcall('get', KEYS[1]) end";
+
+fn start(server: &Server, key: &str) -> Redis {
+    let mut redis = Redis::open(server);
+    redis.send(&request(&[b"EVAL", FOREVER.as_bytes(), b"1", key.as_bytes()]));
+    redis
+}
+
+/// Starts the script, and waits until it runs.
+async fn running(server: &Server, key: &str) -> Redis {
+    let client = server.client("tcp").await;
+    let redis = start(server, key);
+    until("a script that runs", async || metric(&client, "thalweg_redis_scripts_running").await == 1).await;
+    redis
+}
+
+/// Ends the script.
+async fn kill(server: &Server, running: &mut Redis) {
+    let mut redis = Redis::open(server);
+    until("a script to kill", async || redis.call("SCRIPT KILL") == "+OK").await;
+    assert!(running.answer().contains("Script killed by user"));
+}
+
+/// Checks that the thread serves other clients, at other doors, too.
+async fn all_doors_answer(server: &Server, what: &str) {
+    let mut redis = Redis::open(server);
+    redis.ask("PING");
+    assert_eq!(redis.answer_within(PATIENCE).as_deref(), Some("+PONG"), "{what}");
+    let client = server.client("tcp").await;
+    within("a publish", client.publish("elsewhere", Record::new("x"))).await.expect(what);
+    let health = tokio::time::timeout(PATIENCE, http(server.door("http"), "GET", "/healthz", "")).await;
+    assert_eq!(health.expect(what).expect(what).0, 200, "{what}");
+}
+
+/// Returns a key that the script does not hold.
+async fn free_key(server: &Server) -> String {
+    for at in 0..64 {
+        let mut redis = Redis::open(server);
+        redis.ask(&format!("SET free{at} 1"));
+        if redis.answer_within(Duration::from_secs(1)).as_deref() == Some("+OK") {
+            assert_eq!(redis.call(&format!("DEL free{at}")), ":1");
+            return format!("free{at}");
+        }
+    }
+    panic!("the script holds all keys");
+}
+
+/// A command that comes as the script begins is decoded before its keys are announced as held.
+#[tokio::test]
+async fn commands_that_come_as_a_script_begins_do_not_block_a_thread() {
+    let server = server(&["threads=1"]);
+    let mut redis = Redis::open(&server);
+    let commands = [
+        "WATCH key",
+        "XREAD BLOCK 0 STREAMS key $",
+        "XADD key * a b",
+        "XLEN key",
+        "RENAME key other",
+        "MULTI\nXADD key * a b\nEXEC",
+    ];
+    for command in commands {
+        for _ in 0..8 {
+            redis.call("DEL other");
+            redis.call("XADD key * a b");
+            let mut script = start(&server, "key");
+            let mut client = Redis::open(&server);
+            let lines: Vec<Vec<&[u8]>> =
+                command.split('\n').map(|line| line.split(' ').map(str::as_bytes).collect()).collect();
+            client.send(&lines.iter().map(|line| request(line)).collect::<Vec<_>>().concat());
+            all_doors_answer(&server, command).await;
+            kill(&server, &mut script).await;
+            if !command.contains("BLOCK") {
+                lines.iter().for_each(|_| drop(client.answer()));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_push_does_not_wait_for_a_blocked_client_whose_other_key_is_held() {
+    let server = server(&["threads=1"]);
+    kill(&server, &mut running(&server, "held").await).await;
+    let mut script = running(&server, "held").await;
+    let free = free_key(&server).await;
+    kill(&server, &mut script).await;
+    let mut blocked = Redis::open(&server);
+    blocked.ask(&format!("BLPOP {free} held 0"));
+    until_blocked(&server, 1).await;
+    let mut script = running(&server, "held").await;
+    let mut redis = Redis::open(&server);
+    redis.ask(&format!("RPUSH {free} a"));
+    assert_eq!(redis.answer_within(PATIENCE).as_deref(), Some(":1"));
+    all_doors_answer(&server, "RPUSH").await;
+    kill(&server, &mut script).await;
+    assert_eq!(blocked.answer(), format!("({free} a)"));
+}
+
+#[tokio::test]
+async fn a_blocked_read_of_a_stream_that_is_held_waits_for_the_script_or_its_timeout() {
+    let server = server(&["threads=1"]);
+    let mut redis = Redis::open(&server);
+    assert!(redis.call("XADD stream * a b").contains('-'));
+    assert_eq!(redis.call("CONFIG SET busy-reply-threshold 20"), "+OK");
+    let (mut blocked, mut timed) = (Redis::open(&server), Redis::open(&server));
+    blocked.ask("XREAD BLOCK 0 STREAMS stream $");
+    timed.ask("XREAD BLOCK 4000 STREAMS stream $");
+    until_blocked(&server, 2).await;
+    let mut script = running(&server, "stream").await;
+    let client = server.client("tcp").await;
+    within("a publish", client.publish("stream", Record::new("new"))).await.expect("published");
+    all_doors_answer(&server, "a blocked XREAD").await;
+    assert_eq!(timed.answer_within(PATIENCE).as_deref(), Some("nil"), "the timeout takes effect");
+    kill(&server, &mut script).await;
+    let answer = blocked.answer();
+    assert!(answer.starts_with("((stream ((") && answer.contains("new"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_cache_whose_keys_are_held_is_not_deleted_and_others_are_served() {
+    let server = server(&["threads=1"]);
+    let mut script = running(&server, "key").await;
+    let address = server.door("http");
+    let (status, body) = http(address, "DELETE", "/v1/caches/db0", "").await.expect("answered");
+    assert!(status == 503 || status == 429, "{status} {body}");
+    assert!(body.contains("a script of a Redis client holds keys of the cache 'db0'"), "{body}");
+    let client = server.client("tcp").await;
+    within("a put", client.cache("other").put("a", "b")).await.expect("another cache");
+    all_doors_answer(&server, "DELETE").await;
+    kill(&server, &mut script).await;
+    let (status, body) = http(address, "DELETE", "/v1/caches/db0", "").await.expect("answered");
+    assert!(status < 300, "{status} {body}");
+}
