@@ -177,8 +177,11 @@ impl Cache {
             return Commit::done();
         };
         let key = self.key(key);
-        let unsettled = self.stripe(key).unsettled(log, Some(key.mark()));
-        unsettled.map_or_else(Commit::done, |offset| log.commit_of(offset))
+        // If a long step holds the stripe, all changes so far are waited for instead.
+        let Some(mut stripe) = self.spare_stripe(self.stripe_of(key)) else {
+            return log.settled();
+        };
+        stripe.unsettled(log, Some(key.mark())).map_or_else(Commit::done, |offset| log.commit_of(offset))
     }
 
     /// Returns the commit of all changes to all keys so far.

@@ -80,7 +80,7 @@ impl Cache {
         };
         self.admit()?;
         let key = self.key(key);
-        let mut stripe = self.stripe(key);
+        let mut stripe = self.free_stripe(key)?;
         let exists = stripe.set_expiry(key, expires_ms, || self.now_ms());
         self.follow(&mut stripe);
         Ok(exists)
@@ -141,13 +141,13 @@ impl Cache {
     ) -> Result<R> {
         self.admit()?;
         let key = self.key(key);
-        let mut stripe = self.stripe(key);
+        let mut stripe = self.free_stripe(key)?;
         let changed = match change(&mut stripe, key) {
             Err(error) if error.kind == ErrorKind::Busy => {
                 self.follow(&mut stripe);
                 drop(stripe);
                 self.shed_for(key, value_bytes);
-                stripe = self.stripe(key);
+                stripe = self.free_stripe(key)?;
                 change(&mut stripe, key)
             }
             changed => changed,

@@ -1,6 +1,7 @@
 //! Tests of what other callers do while a long step holds stripes: none of them waits for it on its thread.
 
 use engine::ErrorKind;
+use engine::cache::operations::OperationId;
 use engine::cache::{Condition, Eviction, Expires, Ttl, WatchFrom};
 use tokio::runtime::Handle;
 
@@ -46,6 +47,19 @@ async fn deletion_and_watches_are_refused_and_other_caches_are_served() {
         watched.err().map(|error| error.kind)
     });
     assert_eq!(watched.await, Some(ErrorKind::Busy));
+    // Changes that come after the check of a door, and the commit of a change before.
+    let held = cache.clone();
+    let put = move || held.put(b"key", b"2", Ttl::Default, Condition::Always).err().map(|error| error.kind);
+    assert_eq!(beside("put", put).await, Some(ErrorKind::Busy));
+    let held = cache.clone();
+    let touched = beside("touch", move || held.touch(b"key", Ttl::Never).err().map(|error| error.kind));
+    assert_eq!(touched.await, Some(ErrorKind::Busy));
+    let held = cache.clone();
+    let operation = OperationId { client: 1, sequence: 1 };
+    let added = move || held.add_once(b"key", 1, Ttl::Default, operation).err().map(|error| error.kind);
+    assert_eq!(beside("add_once", added).await, Some(ErrorKind::Busy));
+    let held = cache.clone();
+    beside("commit_of", move || drop(held.commit_of(b"key"))).await;
     let of = broker.clone();
     beside("another cache", move || drop(of.caches.open("other").expect("new"))).await;
     drop(long);

@@ -64,7 +64,7 @@ impl Cache {
         work: &impl Fn(&mut Locked<'_>) -> Result<OperationAnswer>,
     ) -> Result<OperationAnswer> {
         self.admit()?;
-        let mut locked = self.lock([key]);
+        let mut locked = self.lock_one_or_busy(key)?;
         if let Some(answer) = self.operations.lock().find(operation)? {
             return Ok(answer);
         }

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use engine::cache::Key;
 use engine::{Error, Result};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
@@ -54,6 +55,27 @@ impl Cache {
     /// Returns the error for a caller that would have to wait for a long step.
     fn busy(&self) -> Error {
         Error::busy(format!("a script of a Redis client holds keys of the cache '{}': try again", self.name))
+    }
+
+    /// Locks the stripe of a key. Fails if a long step holds it and does not release it soon.
+    pub(in crate::caches) fn free_stripe(&self, key: Key<'_>) -> Result<MutexGuard<'_, Kept>> {
+        let number = self.stripe_of(key);
+        loop {
+            if let Some(stripe) = self.stripes[number].0.try_lock_for(FREE_MAX) {
+                return Ok(stripe);
+            }
+            if self.held.load(Ordering::Acquire) & bit(number) != 0 {
+                return Err(self.busy());
+            }
+        }
+    }
+
+    /// Locks the stripe of a key as [`Cache::free_stripe`] does, for a step.
+    pub(in crate::caches) fn lock_one_or_busy(&self, key: &[u8]) -> Result<Locked<'_>> {
+        let key = self.key(key);
+        let mut stripes = SmallVec::new();
+        stripes.push((self.stripe_of(key), self.free_stripe(key)?));
+        Ok(Locked::new(self, stripes))
     }
 
     /// Locks all stripes. Fails if a long step holds one of them and does not release it soon.
