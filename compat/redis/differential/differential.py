@@ -23,6 +23,8 @@ BATCH_COMMANDS = 200
 TRANSACTION_CHANCE = 0.02
 # Commands of histories with scripts, as a part of all others, and the part of their commands that are scripts.
 SCRIPTS_PART, SCRIPT_CHANCE = 0.2, 0.5
+# Part of the items between scripts that are about libraries of functions.
+FUNCTIONS_CHANCE = 0.25
 SHORTEN_SECONDS = 60
 # Permitted difference of times to live: the two servers are queried one after the other.
 TTL_SECONDS = 3
@@ -90,6 +92,16 @@ def without_own(reply):
     return reply
 
 
+def deeply_sorted(reply):
+    """Returns a reply without any order, as libraries and functions have none."""
+    kind, value = reply
+    if kind == "%":
+        value = [("*", list(pair)) for pair in value]
+    if kind in "*~%" and value:
+        return kind, sorted(map(deeply_sorted, value), key=order)
+    return reply
+
+
 def essence(command, reply):
     """Returns a reply without its irrelevant parts: the order of unordered types, random choices, and elapsed time."""
     try:
@@ -102,6 +114,9 @@ def essence(command, reply):
 def meaning(command, reply):
     kind, value = reply
     name = command[0].upper()
+    if name == b"FUNCTION" and kind in "-!" and value.startswith(b"ERR Function ") and value.endswith(b" already exists"):
+        # Of several functions that exist, any may be named.
+        return kind, b"ERR Function already exists"
     if kind in "-+!" or value is None:
         return reply
     if kind == "$" and value.startswith(b"HYLL"):
@@ -128,6 +143,8 @@ def meaning(command, reply):
         return without_own(reply)
     if name == b"XPENDING" and kind == "*" and len(command) > 3:
         return kind, [("*", [part for at, part in enumerate(each[1]) if at != 2]) for each in value]
+    if name == b"FUNCTION" and kind in "*~%" and command[1].upper() == b"LIST":
+        return deeply_sorted(reply)
     if name == b"PUBSUB" and kind == "*" and command[1].upper() == b"CHANNELS":
         return kind, sorted(value, key=order)
     return reply
@@ -186,6 +203,7 @@ class Side:
         self.address, self.protocol = address, protocol
         self.control = Connection(address)
         self.control.do(b"FLUSHALL")
+        self.control.do(b"FUNCTION", b"FLUSH")
         # Frequency at which redis-server checks for elapsed timeouts: otherwise each command that times out takes 100
         # ms. Another server need not know the setting.
         self.control.do(b"CONFIG", b"SET", b"hz", b"500")
@@ -359,6 +377,20 @@ class Run:
                     return Difference(what, (before, after))
         return None
 
+    def libraries(self):
+        """Moves the libraries of each server to the other with DUMP and RESTORE, and compares them there."""
+        listed = b"FUNCTION", b"LIST", b"WITHCODE"
+        for here, there in (self.sides, self.sides[::-1]):
+            payload = here.control.do(b"FUNCTION", b"DUMP")
+            if payload[0] == "-":
+                continue
+            restored = there.control.do(b"FUNCTION", b"RESTORE", payload[1], b"FLUSH")
+            before, after = (essence(listed, side.control.do(*listed)) for side in (here, there))
+            if restored != ("+", b"OK") or self.judge.differ(before, after):
+                what = f"libraries moved from {here.address}: {shown(payload)} {shown(restored)}"
+                return Difference(what, (before, after))
+        return None
+
     def close(self):
         for side in self.sides:
             side.close()
@@ -426,6 +458,26 @@ UNCERTAIN = {b"SORT", b"SORT_RO", b"LPOS"}
 TOOLS = {form.split()[0].encode() for form in FORMS["tools"]}
 
 
+# What histories with libraries choose from.
+LIBRARY_NAMES, FUNCTION_NAMES = (b"Lib1", b"lib2", b"lib3"), (b"f", b"g", b"F", b"h_1", b"none")
+REGISTERED = ("f", "g", "h_1")
+FLAGS = ("no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys", "NO-WRITES", "unknown")
+BODIES = (
+    "return {#keys, #args, keys[1], args[1]}", "return redis.call('get', keys[1])", "return redis.call('set', keys[1], args[1])",
+    "return redis.pcall('incr', keys[1])", "return KEYS[1]", "foo = 1", "error('boom')", "return {err = 'My error'}",
+    "return {ok = 'fine'}", "return redis.error_reply('bad')", "return redis.call('nosuch')", "return type(redis.register_function)",
+    "redis.setresp(3) return type(redis.call('get', keys[1]))", "local t = {} for at = 1, #args do t[at] = args[at] .. '!' end return t",
+    "return tostring(pcall(redis.call, 'lpush', keys[1], 'x'))", "return redis.call('fcall', 'f', 0)", "return unpack(args)",
+    "return string.format('%d', #keys)", "return {double = 3.5}", "",
+)
+OTHER_LINES = (
+    "x = 1", "redis.call('get', 's1')", "local x = string.rep('x', 2)", "redis.register_function()", "redis.register_function('a')",
+    "redis.register_function({}, 1)", "redis.register_function{}", "redis.register_function('a-b', function() end)", "syntax error",
+    "redis.register_function{function_name = 'a', callback = 1}", "return 1", "local y = nil + 1", "redis.log(redis.LOG_DEBUG, 'x')",
+    "redis.x = 1", "redis.log(1)", "local function helper() return 1 end", "redis.register_function(1, function() return 1 end)",
+)
+
+
 def quoted_in_lua(word):
     return '"' + "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\{byte:03}" for byte in word) + '"'
 
@@ -433,6 +485,7 @@ def quoted_in_lua(word):
 class Histories:
     def __init__(self, seed, without=()):
         self.commands, self.random = Commands(seed, without), random.Random(seed + 1)
+        self.has_functions = "FUNCTION" not in without
 
     def of(self, forms):
         wanted = list(filter(self.commands.is_wanted, forms))
@@ -465,6 +518,44 @@ class Histories:
             text += f"local ok, found = pcall(function() return {calls[0]} end) return {{tostring(ok), type(found), found}}"
         keys = sorted({word for each in commands for word in each if is_key(word)}) if pick.random() < 0.7 else []
         return pick.choice((b"EVAL", b"EVAL", b"EVAL_RO")), text.encode(), str(len(keys)).encode(), *keys
+
+    def functions(self):
+        """Yields commands about libraries of functions, many of them invalid, and calls of their functions."""
+        pick = self.random
+        if pick.random() < 0.5:
+            yield (b"FUNCTION", b"LOAD", *pick.choice(((), (), (b"REPLACE",), (b"x",))), self.library())
+        for _ in range(pick.randint(1, 3)):
+            kind = pick.random()
+            if kind < 0.7:
+                keys = pick.choices((b"s1", b"h1", b"l1", b"none"), k=pick.randint(0, 2))
+                count = pick.choice((str(len(keys)).encode(),) * 8 + (b"9", b"-1", b"x", b"01"))
+                args = pick.choices((b"a", b"5", b""), k=pick.randint(0, 2))
+                yield pick.choice((b"FCALL", b"FCALL", b"FCALL_RO")), pick.choice(FUNCTION_NAMES), count, *keys, *args
+            elif kind < 0.8:
+                yield b"FUNCTION", pick.choice((b"DELETE", b"DELETE", b"LOAD")), pick.choice(LIBRARY_NAMES)
+            elif kind < 0.9:
+                yield b"FUNCTION", b"LIST", *pick.choice(((), (b"WITHCODE",), (b"LIBRARYNAME", b"L*"), (b"LIBRARYNAME",)))
+            elif kind < 0.95:
+                yield b"FUNCTION", b"STATS"
+            else:
+                yield b"FUNCTION", b"FLUSH", *pick.choice(((), (b"SYNC",), (b"ASYNC",), (b"x",), (b"SYNC", b"x")))
+
+    def library(self):
+        """Returns the text of a library."""
+        pick, lines = self.random, []
+        header = pick.choice((b"#!lua name=%s",) * 12 + (b"#!LUA NAME=%s", b"#!lua 'name=%s'", b"#!js name=%s", b"#!lua name=%s name=b",
+                                                          b"#!lua name=%s x=y", b"#!lua name=a-%s", b"#!lua name='%s", b"name=%s"))
+        header = (header % pick.choice(LIBRARY_NAMES)).decode()
+        for _ in range(pick.randint(0, 3)):
+            name, body = pick.choice(REGISTERED), pick.choice(BODIES)
+            callback = f"function(keys, args) {body} end"
+            flags = ", ".join(f"'{flag}'" for flag in pick.sample(FLAGS, pick.choice((0, 1, 1, 2))))
+            more = pick.choice((f", flags = {{{flags}}}", f", flags = {{{flags}}}, description = 'some text'", "", ", other = 1"))
+            lines += [pick.choice((f"redis.register_function('{name}', {callback})",
+                                   f"redis.register_function{{function_name = '{name}', callback = {callback}{more}}}"))]
+        lines += pick.choices(OTHER_LINES, k=pick.choice((0, 0, 0, 0, 1)))
+        pick.shuffle(lines)
+        return "\n".join([header, *lines, ""]).encode()
 
     def keys(self):
         return latin(self.random.choices(["s1", "h1", "l1", "e1", "z1", "x1", "none"], k=self.random.randint(1, 3)))
@@ -537,6 +628,8 @@ class Histories:
     def scripts(self, count):
         """Returns `count` items of which many are scripts, on keys that other commands set."""
         def item():
+            if self.has_functions and self.random.random() < FUNCTIONS_CHANCE:
+                return list(self.functions())
             while self.random.random() >= SCRIPT_CHANCE:
                 if (command := latin(self.commands.one()))[0].upper() not in UNCERTAIN:
                     return [command]
@@ -627,7 +720,7 @@ def carried_out(addresses, protocol, judge, items):
     try:
         if found := run.items(items):
             return items[: found[0] + 1], found[1]
-        if found := run.keys():
+        if found := run.keys() or run.libraries():
             return items, found
         return None
     finally:

@@ -42,6 +42,11 @@ pub(super) enum Needs {
     View,
     /// This operation on the broker as a whole.
     Cluster(Operation),
+    /// Altering the broker as a whole. A client of a tenant needs nothing, and ends scripts of the tenant alone.
+    Kill,
+    /// Altering the broker as a whole; for a client of a tenant, deleting all keys of its databases: what a
+    /// function does for others that call it is up to the client that changes it.
+    Functions,
     /// Requirement of its subcommand, which the function returns for the name in upper case.
     OfPart(fn(&[u8]) -> Needs),
 }
@@ -380,11 +385,14 @@ impl Door {
         match command.needs(args) {
             Needs::Nothing | Needs::OfPart(_) => Ok(()),
             Needs::Keys => asked.keys(),
-            Needs::AllDatabases => (0..DATABASES).try_for_each(|database| asked.whole(database, Operation::Delete)),
+            Needs::AllDatabases => asked.all_databases(),
             Needs::Streams(operation) => asked.streams(operation),
             Needs::Channels(operation) => asked.channels(operation),
             Needs::View if identity.tenant().is_some() => Ok(()),
             Needs::View => asked.run(Operation::Describe, &Resource::CLUSTER),
+            Needs::Kill if identity.tenant().is_some() => Ok(()),
+            Needs::Functions if identity.tenant().is_some() => asked.all_databases(),
+            Needs::Kill | Needs::Functions => asked.run(Operation::Alter, &Resource::CLUSTER),
             Needs::Cluster(operation) => asked.run(operation, &Resource::CLUSTER),
         }
     }
@@ -506,6 +514,10 @@ impl Asked<'_> {
             may.map_err(|refused| Refused { all: Some(all.to_owned()), ..refused })?;
         }
         Ok(())
+    }
+
+    fn all_databases(&self) -> Decided {
+        (0..DATABASES).try_for_each(|database| self.whole(database, Operation::Delete))
     }
 
     fn streams(&self, operation: Operation) -> Decided {

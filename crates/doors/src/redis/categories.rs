@@ -106,6 +106,7 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          cluster|myid cluster|nodes cluster|replicas cluster|reset cluster|shards cluster|slaves cluster|slots \
          command command|count command|docs command|getkeys command|info command|list config config|get \
          config|resetstat config|rewrite config|set copy debug del dump eval eval_ro evalsha evalsha_ro exec \
+         fcall fcall_ro \
          flushall flushdb function function|delete function|dump function|flush function|kill function|list \
          function|load function|restore function|stats geoadd geodist geohash geopos georadius georadius_ro \
          georadiusbymember georadiusbymember_ro geosearch geosearchstore getrange hgetall hkeys hrandfield \
@@ -144,7 +145,8 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
     ("transaction", "discard exec multi unwatch watch"),
     (
         "scripting",
-        "eval eval_ro evalsha evalsha_ro function|delete function|dump function|flush function|kill \
+        "eval eval_ro evalsha evalsha_ro fcall fcall_ro \
+         function|delete function|dump function|flush function|kill \
          function|list function|load function|restore function|stats script|debug script|exists \
          script|flush script|kill script|load",
     ),

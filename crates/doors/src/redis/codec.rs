@@ -232,8 +232,8 @@ impl RedisProtocol {
         let is_write = || command().is_some_and(Command::waits_with_writes);
         let waits_for_script =
             || command().is_some_and(|command| self.scripts.holds(command, &args().collect::<Args<'_>>()));
-        let is_held = !codec.has_paused
-            && (self.pause.holds(is_write) || self.scripts.lanes.is_any_running() && waits_for_script());
+        let is_held =
+            !codec.has_paused && (self.pause.holds(is_write) || self.scripts.may_hold() && waits_for_script());
         codec.has_paused |= is_held;
         is_held
     }
@@ -407,7 +407,7 @@ fn protocol_error(what: &str) -> Fault {
 }
 
 /// Splits a line into words as a shell does: quoted words may contain spaces, and double-quoted ones escapes.
-fn split_line(line: &[u8]) -> Result<(Vec<u8>, Spans), Fault> {
+pub(super) fn split_line(line: &[u8]) -> Result<(Vec<u8>, Spans), Fault> {
     let mut words = Vec::new();
     let mut spans = Spans::new();
     let mut rest = line.trim_ascii();

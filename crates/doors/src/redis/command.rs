@@ -60,6 +60,8 @@ pub(super) enum Scripted {
     Text,
     /// By its SHA-1, for a script that was sent before.
     Sha,
+    /// By the name of a function, which a library has registered.
+    Function,
 }
 
 #[derive(Clone, Copy)]

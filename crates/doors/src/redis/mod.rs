@@ -51,7 +51,7 @@ pub(crate) use permissions::permissions;
 pub use rdb::{FileEntries, FileEntry, check_value, has_equal_value, refusal};
 use refusals::Refusals;
 pub use rules::check_rules;
-use scripts::Scripts;
+use scripts::{Scripts, restore_all};
 pub use scripts::check_data;
 use shard_channels::ShardChannels;
 use stats::Stats;
@@ -132,6 +132,7 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
     let scripts = Arc::new(Scripts::default());
     let exposed = scripts.clone();
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
+    tokio::spawn(restore_all(Arc::downgrade(&scripts), Arc::downgrade(&broker)));
     tokio::spawn(Stats::sample_all(Arc::downgrade(&stats), Arc::downgrade(&broker)));
     let doors = broker.doors().clone();
     let protocol = RedisProtocol::new(clients.clone(), Arc::new(Pause::new(clock)), doors, scripts.clone());

@@ -80,6 +80,7 @@ impl Command {
             Needs::Nothing | Needs::OfPart(_) => Vec::new(),
             Needs::View => vec![Need::cluster(Operation::Describe)],
             Needs::Cluster(operation) => vec![Need::cluster(operation)],
+            Needs::Kill | Needs::Functions => vec![Need::cluster(Operation::Alter)],
             Needs::AllDatabases => vec![
                 Need::new(Operation::Delete, ResourceKind::Cache, "all keys of each database"),
                 Need::new(Operation::Delete, ResourceKind::Topic, "every topic"),
@@ -185,7 +186,18 @@ impl Command {
     fn note(&self, part: Option<&str>) -> &'static str {
         match (self.name, part) {
             ("EXEC", _) => "Each queued command is checked when it is queued, and again when it runs.",
-            ("EVAL" | "EVAL_RO" | "EVALSHA" | "EVALSHA_RO", _) => "Each command of the script is checked when it runs.",
+            ("EVAL" | "EVAL_RO" | "EVALSHA" | "EVALSHA_RO" | "FCALL" | "FCALL_RO", _) => {
+                "Each command of the script is checked when it runs."
+            }
+            ("SCRIPT" | "FUNCTION", Some("KILL")) => {
+                "A user of a tenant needs nothing, and ends scripts of the tenant alone."
+            }
+            ("FUNCTION", Some("DELETE" | "FLUSH" | "LOAD" | "RESTORE")) => {
+                "A user of a tenant needs what `FLUSHALL` needs instead."
+            }
+            ("FUNCTION", Some("DUMP" | "LIST" | "STATS")) => {
+                "A user of a tenant needs nothing, and sees those of the tenant alone."
+            }
             ("PSUBSCRIBE", _) => "A pattern joins only channels and topics that the user may read.",
             ("ACL", Some("LOG")) => "`RESET` needs `alter` on the cluster.",
             _ => "",

@@ -65,7 +65,7 @@ fn member_of(command: &Command, part: &str) -> Member {
         Needs::Keys if command.is_write && command.keys == Keys::All && command.name != "SORT" => Member::Never,
         Needs::Keys => Member::Of(if command.is_write { Set::Write } else { Set::Read }),
         Needs::Channels(_) => Member::Of(Set::PubSub),
-        Needs::View | Needs::Cluster(_) => Member::Of(Set::Admin),
+        Needs::View | Needs::Kill | Needs::Functions | Needs::Cluster(_) => Member::Of(Set::Admin),
     }
 }
 

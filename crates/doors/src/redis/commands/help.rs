@@ -76,11 +76,14 @@ const HELP: &[(&str, Lines)] = &[
     (
         "FUNCTION",
         &[
-            ("DELETE <library-name>", "Always an error: there are no libraries."),
-            ("FLUSH [ASYNC|SYNC]", "Do nothing: there are no libraries."),
-            ("KILL", "Always an error: no function is running."),
-            ("LIST [LIBRARYNAME <pattern>] [WITHCODE]", "Return all libraries: none."),
-            ("STATS", "Return the script that has run for the longest time."),
+            ("DELETE <library-name>", "Delete a library."),
+            ("DUMP", "Return all libraries as a payload for RESTORE."),
+            ("FLUSH [ASYNC|SYNC]", "Delete all libraries."),
+            ("KILL", "End the function that has run for the longest time, if it has changed nothing."),
+            ("LIST [LIBRARYNAME <pattern>] [WITHCODE]", "Return the libraries with their functions."),
+            ("LOAD [REPLACE] <code>", "Create a library, whose code registers functions."),
+            ("RESTORE <payload> [FLUSH|APPEND|REPLACE]", "Create the libraries of a payload of DUMP, also of Redis."),
+            ("STATS", "Return the script that has run for the longest time, and the number of functions."),
         ],
     ),
     (

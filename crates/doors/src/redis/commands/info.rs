@@ -199,21 +199,17 @@ fn memory(door: &Door) -> Lines {
     );
     lines.extend(sized("used_memory_lua", 0));
     let (scripts, script_bytes) = door.scripts.cache.size();
+    let functions = door.scripts.functions.of(None).ok();
     lines.extend([
         line("used_memory_scripts_eval", script_bytes),
         line("number_of_cached_scripts", scripts),
         line("used_memory_scripts", script_bytes),
+        line("number_of_functions", functions.as_ref().map_or(0, |all| all.function_count())),
+        line("number_of_libraries", functions.map_or(0, |all| all.all().len())),
     ]);
     lines.extend(
-        [
-            "used_memory_vm_eval",
-            "number_of_functions",
-            "number_of_libraries",
-            "used_memory_vm_functions",
-            "used_memory_vm_total",
-            "used_memory_functions",
-        ]
-        .map(|name| line(name, 0)),
+        ["used_memory_vm_eval", "used_memory_vm_functions", "used_memory_vm_total", "used_memory_functions"]
+            .map(|name| line(name, 0)),
     );
     lines.extend(sized("maxmemory", memory.max));
     lines.extend([

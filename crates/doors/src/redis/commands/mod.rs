@@ -6,6 +6,7 @@ mod bits;
 pub(super) mod combine;
 pub(super) mod config;
 mod dump;
+mod functions;
 pub(super) mod geo;
 mod hashes;
 pub(super) mod help;
@@ -57,10 +58,11 @@ const TABLES: [(&str, &[Command]); 16] = [
 ];
 
 /// Further commands, in the groups of Redis.
-const MORE: [(&str, &[Command]); 4] = [
+const MORE: [(&str, &[Command]); 5] = [
     ("server", server::COMMANDS),
     ("server", tools::SERVER),
     ("scripting", scripting::COMMANDS),
+    ("scripting", functions::COMMANDS),
     ("cluster", tools::CLUSTER),
 ];
 

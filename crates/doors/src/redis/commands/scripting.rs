@@ -9,14 +9,15 @@ use super::streams;
 use super::transactions::{Queued, Watched};
 use crate::redis::access::Needs;
 use crate::redis::codec::Answer;
-use crate::redis::command::{Command, Does, Keys, Scripted, own, wrong_part};
+use crate::redis::command::{Command, Does, Keys, Scripted, own};
 use crate::redis::connection::{Door, Later, Session};
-use crate::redis::errors::{Done, Fail};
+use crate::redis::errors::{Done, Fail, fixed};
 use crate::redis::scripts::run::Call;
-use crate::redis::scripts::sha;
+use crate::redis::scripts::running::Running;
+use crate::redis::scripts::{BUSY, sha};
 use crate::redis::writer::Writer;
 
-const fn runs(name: &'static str, kind: Scripted, about: (&'static str, &'static str)) -> Command {
+pub(super) const fn runs(name: &'static str, kind: Scripted, about: (&'static str, &'static str)) -> Command {
     let (since, summary) = about;
     Command {
         name,
@@ -45,29 +46,13 @@ pub(super) const COMMANDS: &[Command] = &[
         ("KILL", 2),
         ("LOAD", 3),
     ]),
-    own(
-        "FUNCTION",
-        -2,
-        Needs::Cluster(Operation::Describe),
-        function,
-        ("7.0.0", "Returns the running script; there are no functions"),
-    )
-    .of(&[
-        ("DELETE", 3),
-        ("DUMP", 2),
-        ("FLUSH", -2),
-        ("KILL", 2),
-        ("LIST", -2),
-        ("LOAD", -3),
-        ("RESTORE", -3),
-        ("STATS", 2),
-    ]),
 ];
 
 /// Returns what the subcommands of SCRIPT require. Any client may load a script, as its commands are checked.
 fn of_script(part: &[u8]) -> Needs {
     match part {
-        b"FLUSH" | b"KILL" => Needs::Cluster(Operation::Alter),
+        b"FLUSH" => Needs::Cluster(Operation::Alter),
+        b"KILL" => Needs::Kill,
         _ => Needs::Nothing,
     }
 }
@@ -80,7 +65,7 @@ pub(in crate::redis) fn serve(
     kind: Scripted,
     args: &[&[u8]],
 ) -> Reply<Answer, Later> {
-    let call = match Call::of(door, command, kind, args) {
+    let call = match Call::of(door, session.tenant(), (command, kind), args) {
         Ok(call) => call,
         Err(fail) => return session.fail(&fail),
     };
@@ -96,7 +81,7 @@ pub(in crate::redis) fn serve(
 }
 
 /// Returns `true` for `SYNC`, `ASYNC` or no argument.
-fn is_mode(mode: &[&[u8]]) -> bool {
+pub(super) fn is_mode(mode: &[&[u8]]) -> bool {
     match mode {
         [] => true,
         [mode] => is(mode, "SYNC") || is(mode, "ASYNC"),
@@ -104,13 +89,20 @@ fn is_mode(mode: &[&[u8]]) -> bool {
     }
 }
 
+/// Error for `SCRIPT KILL` while a function runs.
+const BUSY_FUNCTION: Fail =
+    fixed("BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.");
 const NOTHING_RUNS: &str = "NOTBUSY No scripts in execution right now.";
 
 fn script(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     let cache = &door.scripts.cache;
     match args[1].to_ascii_uppercase().as_slice() {
         b"LOAD" => written(session, |writer| {
-            writer.bulk(&cache.load(args[2])?.name);
+            let owner = match session.tenant() {
+                Some(tenant) => tenant.prefix().to_owned(),
+                None => session.identity.borrow().user().to_string(),
+            };
+            writer.bulk(&cache.load(&owner, args[2])?.name);
             Ok(())
         }),
         b"EXISTS" => written(session, |writer| {
@@ -124,20 +116,26 @@ fn script(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
             ok()
         }
         b"FLUSH" => session.fail(&Fail::new("ERR SCRIPT FLUSH only support SYNC|ASYNC option")),
-        b"KILL" => written(session, |writer| kill(door, false, writer)),
+        b"KILL" => written(session, |writer| kill(door, session, false, writer)),
         _ if is(args[2], "NO") => ok(),
         _ => session.fail(&Fail::new("ERR scripts cannot be debugged here: use redis.log, or a redis-server")),
     }
 }
 
-/// Ends the script, or the function, that has run for the longest time (`scriptKill` in `src/script.c` of Redis).
-fn kill(door: &Door, is_function: bool, writer: &mut Writer) -> Done {
-    let running = door.scripts.longest().ok_or(Fail::new(NOTHING_RUNS))?;
+/// Ends the script, or the function, that has run for the longest time (`scriptKill` in `src/script.c` of Redis). A
+/// client of a tenant ends those of the tenant.
+pub(super) fn kill(door: &Door, session: &Session, is_function: bool, writer: &mut Writer) -> Done {
+    let may_end = |running: &Running| session.tenant().is_none_or(|tenant| running.tenant.as_ref() == Some(tenant));
+    let is_wanted = |running: &Running| may_end(running) && running.is_function == is_function;
+    // One that was killed may still be about to end.
+    let alive = door.scripts.longest(|running| is_wanted(running) && !running.is_killed());
+    let wanted = alive.or_else(|| door.scripts.longest(is_wanted));
+    let running = match wanted.or_else(|| door.scripts.longest(may_end)) {
+        None => return Err(Fail::new(NOTHING_RUNS)),
+        Some(running) => running,
+    };
     if running.is_function != is_function {
-        let command = if running.is_function { "FUNCTION KILL" } else { "SCRIPT KILL" };
-        return Err(Fail::new(format!(
-            "BUSY Redis is busy running a script. You can only call {command} or SHUTDOWN NOSAVE."
-        )));
+        return Err(if running.is_function { BUSY_FUNCTION } else { BUSY });
     }
     if !running.kill() {
         return Err(Fail::new(
@@ -146,62 +144,5 @@ fn kill(door: &Door, is_function: bool, writer: &mut Writer) -> Done {
         ));
     }
     writer.ok();
-    Ok(())
-}
-
-fn function(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    written(session, |writer| {
-        match args[1].to_ascii_uppercase().as_slice() {
-            b"FLUSH" if args.len() > 3 => return Err(wrong_part("FUNCTION", args[1])),
-            b"FLUSH" if is_mode(&args[2..]) => writer.ok(),
-            b"FLUSH" => return Err(Fail::new("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")),
-            b"LIST" => return list_functions(&args[2..], writer),
-            b"STATS" => {
-                writer.map(2);
-                writer.bulk(b"running_script");
-                write_running(door, writer);
-                writer.bulk(b"engines");
-                writer.map(0);
-            }
-            b"KILL" => return kill(door, true, writer),
-            b"DELETE" => return Err(Fail::new("ERR Library not found")),
-            _ => return Err(Fail::new("ERR FUNCTION: functions are not supported: use EVAL")),
-        }
-        Ok(())
-    })
-}
-
-/// Writes the script that has run for the longest time.
-fn write_running(door: &Door, writer: &mut Writer) {
-    let Some(running) = door.scripts.longest() else {
-        return writer.null();
-    };
-    writer.map(3);
-    writer.bulk(b"name");
-    writer.bulk(&running.name);
-    writer.bulk(b"command");
-    writer.array(running.command.len());
-    running.command.iter().for_each(|word| writer.bulk(word));
-    writer.bulk(b"duration_ms");
-    writer.int(running.began.elapsed().as_millis() as i64);
-}
-
-fn list_functions(args: &[&[u8]], writer: &mut Writer) -> Done {
-    let mut args = args.iter();
-    let mut has_name = false;
-    let mut has_code = false;
-    while let Some(arg) = args.next() {
-        match arg {
-            arg if !has_code && is(arg, "WITHCODE") => has_code = true,
-            arg if !has_name && is(arg, "LIBRARYNAME") => {
-                has_name = args.next().is_some();
-                if !has_name {
-                    return Err(Fail::new("ERR library name argument was not given"));
-                }
-            }
-            arg => return Err(Fail::of_bytes([b"ERR Unknown argument ", *arg].concat())),
-        }
-    }
-    writer.array(0);
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! sets up to Redis 8.0 is read, but no hash whose fields expire. The oldest form of each is written, so that Redis
 //! since 4.0 reads it.
 
+pub(super) mod libraries;
 mod file;
 mod lzf;
 mod packed;

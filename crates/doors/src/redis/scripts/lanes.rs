@@ -2,7 +2,7 @@
 //! delays no client of any door that does not use the same keys.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt::Result as Written;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -10,16 +10,23 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use broker::Cache;
 use broker::metrics::Exposition;
+use engine::security::TenantName;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 
 use super::running::Running;
 use crate::redis::errors::{Done, Fail, fixed};
 
-/// Maximum number of threads. They are started when they are needed.
+/// Number of threads for all scripts. They are started when they are needed.
 pub(in crate::redis) const LANES_MAX: usize = 4;
-/// Maximum number of scripts that wait for a thread.
+/// Maximum number of these threads that the scripts of one tenant have at a time.
+const LANES_OF_TENANT_MAX: usize = 2;
+/// Maximum number of threads. Those above [`LANES_MAX`] run scripts of tenants and clients without a tenant of which no
+/// other script runs, so that endless scripts of others do not keep them from running.
+const LANES_ALL_MAX: usize = 32;
+/// Maximum number of scripts that wait for a thread, and of those of one tenant.
 const QUEUE_MAX: usize = 4096;
+const QUEUE_OF_TENANT_MAX: usize = 1024;
 
 /// Error for a script that comes, or waits, while the door closes.
 pub(in crate::redis) const CLOSED: Fail = fixed("TRYAGAIN the server is shutting down: connect again");
@@ -41,8 +48,10 @@ impl Drop for Entered {
 }
 
 type Job = Box<dyn FnOnce() + Send>;
+/// Tenant whose scripts these are; `None` for the scripts of all clients without a tenant.
+type Owner = Option<TenantName>;
 
-/// Queue of scripts, which the threads run in the order of their arrival.
+/// Queue of scripts, which the threads run in the order of their arrival, as far as the shares of their owners allow.
 #[derive(Default)]
 pub(in crate::redis) struct Lanes {
     state: Mutex<Queue>,
@@ -57,10 +66,48 @@ pub(in crate::redis) struct Lanes {
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Job>,
+    /// Scripts that a thread takes next. Each has its place in `begun`.
+    ready: VecDeque<(Owner, Job)>,
+    /// Scripts that wait until others have ended.
+    waiting: VecDeque<(Owner, Job)>,
+    /// Number of scripts of each owner that run or are ready.
+    begun: HashMap<Owner, usize>,
+    /// Sum of `begun`.
+    begun_count: usize,
     threads: usize,
     idle: usize,
     is_closed: bool,
+}
+
+impl Queue {
+    /// Returns `true` if a script of this owner may begin.
+    fn may_begin(&self, owner: &Owner) -> bool {
+        let of_owner = self.begun.get(owner).copied().unwrap_or_default();
+        let share = if owner.is_some() { LANES_OF_TENANT_MAX } else { LANES_MAX };
+        of_owner == 0 && self.begun_count < LANES_ALL_MAX || of_owner < share && self.begun_count < LANES_MAX
+    }
+
+    fn begin(&mut self, owner: Owner, job: Job) {
+        *self.begun.entry(owner.clone()).or_default() += 1;
+        self.begun_count += 1;
+        self.ready.push_back((owner, job));
+    }
+
+    /// Notes the end of a script, and makes the next one ready that may begin now.
+    fn end(&mut self, owner: &Owner) {
+        if let Some(count) = self.begun.get_mut(owner) {
+            *count -= 1;
+            self.begun_count -= 1;
+            if *count == 0 {
+                self.begun.remove(owner);
+            }
+        }
+        if let Some(at) = self.waiting.iter().position(|(owner, _)| self.may_begin(owner))
+            && let Some((owner, job)) = self.waiting.remove(at)
+        {
+            self.begin(owner, job);
+        }
+    }
 }
 
 thread_local! {
@@ -74,21 +121,29 @@ pub(super) fn lane() -> usize {
 }
 
 impl Lanes {
-    /// Runs a job on one of the threads.
-    pub(in crate::redis) fn run(self: &Arc<Self>, job: Job) -> Done {
+    /// Runs a job of an owner on one of the threads.
+    pub(in crate::redis) fn run(self: &Arc<Self>, owner: Owner, job: Job) -> Done {
         let mut queue = self.state.lock();
         if queue.is_closed {
             return Err(CLOSED);
         }
-        if queue.jobs.len() == QUEUE_MAX {
+        let of_owner = || queue.waiting.iter().filter(|(other, _)| *other == owner).count();
+        let is_full = queue.waiting.len() == QUEUE_MAX;
+        if is_full || owner.is_some() && queue.waiting.len() >= QUEUE_OF_TENANT_MAX && of_owner() >= QUEUE_OF_TENANT_MAX
+        {
+            let count = if is_full { QUEUE_MAX } else { QUEUE_OF_TENANT_MAX };
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(Fail::new(format!(
-                "BUSY {QUEUE_MAX} scripts are waiting for a thread: try again later, or end a script with SCRIPT KILL"
+                "BUSY {count} scripts are waiting for a thread: try again later, or end a script with SCRIPT KILL"
             )));
         }
         self.begun.fetch_add(1, Ordering::Relaxed);
-        queue.jobs.push_back(job);
-        if queue.jobs.len() > queue.idle && queue.threads < LANES_MAX {
+        if !queue.may_begin(&owner) {
+            queue.waiting.push_back((owner, job));
+            return Ok(());
+        }
+        queue.begin(owner, job);
+        if queue.ready.len() > queue.idle && queue.threads < LANES_ALL_MAX {
             let lanes = self.clone();
             let number = queue.threads;
             let started = std::thread::Builder::new().name(format!("script-{number}")).spawn(move || {
@@ -98,7 +153,9 @@ impl Lanes {
             match started {
                 Ok(_thread) => queue.threads += 1,
                 Err(error) if queue.threads == 0 => {
-                    drop(queue.jobs.pop_back());
+                    if let Some((owner, _job)) = queue.ready.pop_back() {
+                        queue.end(&owner);
+                    }
                     return Err(Fail::new(format!("ERR no thread for scripts could be started: {error}")));
                 }
                 // The other threads run the job.
@@ -114,7 +171,7 @@ impl Lanes {
     fn serve(&self) {
         let mut queue = self.state.lock();
         loop {
-            if let Some(job) = queue.jobs.pop_front() {
+            if let Some((owner, job)) = queue.ready.pop_front() {
                 drop(queue);
                 // A panic must not end the thread, which others count on. Its caller sees that the job has no result.
                 if std::panic::catch_unwind(AssertUnwindSafe(job)).is_err() {
@@ -122,6 +179,7 @@ impl Lanes {
                     tracing::error!("a script of a Redis client has ended with a panic");
                 }
                 queue = self.state.lock();
+                queue.end(&owner);
             } else if queue.is_closed {
                 return;
             } else {
@@ -137,7 +195,7 @@ impl Lanes {
         let jobs = {
             let mut queue = self.state.lock();
             queue.is_closed = true;
-            std::mem::take(&mut queue.jobs)
+            (std::mem::take(&mut queue.ready), std::mem::take(&mut queue.waiting))
         };
         drop(jobs);
         self.has_job.notify_all();
@@ -188,7 +246,7 @@ impl Lanes {
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> Written {
         let (waiting, threads) = {
             let queue = self.state.lock();
-            (queue.jobs.len(), queue.threads)
+            (queue.ready.len() + queue.waiting.len(), queue.threads)
         };
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         out.counter("thalweg_redis_scripts_queued", "Scripts that ran on a thread for scripts", get(&self.begun))?;
@@ -218,15 +276,53 @@ mod tests {
         };
         let mut refused = None;
         for _ in 0..QUEUE_MAX + LANES_MAX + 1 {
-            refused = lanes.run(waits()).err().or(refused);
+            refused = lanes.run(None, waits()).err().or(refused);
         }
         let refused = refused.expect("more than fit");
         let text = String::from_utf8_lossy(&refused.text);
         assert!(text.starts_with("BUSY 4096 scripts are waiting for a thread"), "{text}");
         assert_eq!(lanes.refused.load(Ordering::Relaxed), 1);
         lanes.close();
-        assert_eq!(lanes.run(waits()), Err(CLOSED));
+        assert_eq!(lanes.run(None, waits()), Err(CLOSED));
         assert_eq!(lanes.refused.load(Ordering::Relaxed), 1, "the queue was not full");
         drop(closed);
+    }
+
+    #[test]
+    fn a_tenant_has_a_share_of_the_threads_and_leaves_one_for_each_other() {
+        let lanes = Arc::new(Lanes::default());
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock();
+        let (begins, begun) = std::sync::mpsc::channel();
+        let run = |owner: &Owner| {
+            let (gate, begins, of) = (gate.clone(), begins.clone(), owner.clone());
+            let job = move || {
+                begins.send(of).expect("received");
+                drop(gate.lock());
+            };
+            lanes.run(owner.clone(), Box::new(job))
+        };
+        let tenant = |name: &str| Some(TenantName::parse(name).expect("valid"));
+        let next = || begun.recv_timeout(std::time::Duration::from_secs(60)).expect("a script begins");
+        let (a, b) = (tenant("a"), tenant("b"));
+        (0..10).for_each(|_| run(&a).expect("room"));
+        assert_eq!([next(), next()], [a.clone(), a.clone()]);
+        // The others have all other threads, and one more if these are taken.
+        (0..3).for_each(|_| run(&None).expect("room"));
+        assert_eq!([next(), next()], [None, None]);
+        run(&b).expect("room");
+        assert_eq!(next(), b);
+        assert!(begun.try_recv().is_err(), "no owner has more than its share");
+        let mut refused = None;
+        for _ in 0..QUEUE_OF_TENANT_MAX {
+            refused = run(&a).err().or(refused);
+        }
+        assert!(refused.expect("a share of the queue").text.starts_with(b"BUSY 1024 scripts are waiting"));
+        run(&b).expect("its own share");
+        drop(closed);
+        let waiting = 1 + QUEUE_OF_TENANT_MAX + 1;
+        let later: Vec<Owner> = (0..waiting).map(|_| next()).collect();
+        assert_eq!(later.iter().filter(|owner| **owner == b).count(), 1);
+        assert_eq!(later.iter().filter(|owner| owner.is_none()).count(), 1);
     }
 }

@@ -2,6 +2,7 @@
 
 mod bits;
 mod cached;
+pub(super) mod functions;
 mod check;
 pub(super) mod host;
 mod json;
@@ -25,6 +26,7 @@ use broker::Cache;
 use broker::metrics::Exposition;
 
 pub(super) use cached::ScriptCache;
+pub(super) use functions::{Functions, restore_all};
 pub use check::check_data;
 pub(super) use lanes::Lanes;
 use running::Running;
@@ -47,13 +49,14 @@ pub(super) const BUSY: Fail =
 pub(super) struct Scripts {
     pub(super) cache: ScriptCache,
     pub(super) lanes: Arc<Lanes>,
+    pub(super) functions: Functions,
     busy_ms: AtomicU64,
 }
 
 impl Default for Scripts {
     fn default() -> Self {
         let busy_ms = AtomicU64::new(BUSY_DEFAULT_MS);
-        Self { cache: ScriptCache::default(), lanes: Arc::default(), busy_ms }
+        Self { cache: ScriptCache::default(), lanes: Arc::default(), functions: Functions::default(), busy_ms }
     }
 }
 
@@ -70,9 +73,18 @@ impl Scripts {
         }
     }
 
-    /// Returns `true` if a command has to wait for a script, which holds keys of the command. The keys may be those of
-    /// another database, as the connection is not known.
+    /// Returns `false` if [`holds`](Self::holds) is `false` for every command.
+    #[inline]
+    pub(super) fn may_hold(&self) -> bool {
+        self.lanes.is_any_running() || !self.functions.are_restored()
+    }
+
+    /// Returns `true` if a command has to wait: for a script, which holds keys of the command, or for functions that
+    /// are not restored yet. The keys may be those of another database, as the connection is not known.
     pub(super) fn holds(&self, command: &Command, args: &[&[u8]]) -> bool {
+        if matches!(command.name, "FCALL" | "FCALL_RO" | "FUNCTION" | "EXEC") && !self.functions.are_restored() {
+            return true;
+        }
         let busy_after = self.busy_after();
         let waits = |running: &Arc<Running>| {
             running.began.elapsed() < busy_after && running.holds(LONG, command, args, |_| true)
@@ -84,6 +96,7 @@ impl Scripts {
     /// not wait for them.
     pub(super) async fn over(self: Arc<Self>, pause: Arc<Pause>) {
         pause.over().await;
+        self.functions.restored().await;
         let until = |running: &Arc<Running>| running.began.checked_add(self.busy_after());
         let long = self.lanes.running().into_iter().filter(|running| running.began.elapsed() >= LONG);
         for running in long {
@@ -136,13 +149,14 @@ impl Scripts {
         state::with(|state| state.check(script))?
     }
 
-    /// Returns the script that has run for the longest time.
-    pub(super) fn longest(&self) -> Option<Arc<Running>> {
-        self.lanes.running().into_iter().min_by_key(|running| running.began)
+    /// Returns the script, or the function, that has run for the longest time, of those that `is_of` selects.
+    pub(super) fn longest(&self, is_of: impl Fn(&Running) -> bool) -> Option<Arc<Running>> {
+        self.lanes.running().into_iter().filter(|running| is_of(running)).min_by_key(|running| running.began)
     }
 
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> Written {
         self.cache.expose(out)?;
+        self.functions.expose(out)?;
         self.lanes.expose(out)
     }
 }

@@ -442,4 +442,148 @@ local function run_with(call, script, keys, args)
   return xpcall(script, explain)
 end
 
-return environment, run, run_with
+-- Functions of libraries. The world of a library that is loaded has only a table `redis`, with which it registers
+-- functions (`luaEngineInitEngine` in src/function_lua.c). When they are called, they have the world of scripts.
+local registered, names
+local lower = string.lower
+
+local function fail(message)
+  error({ err = "ERR " .. message }, 0)
+end
+
+-- As `lua_isstring`: a number is one, too.
+local function text_of(value)
+  if type(value) == "string" or type(value) == "number" then
+    return tostring(value)
+  end
+end
+
+local function flags_of(given)
+  local flags, seen, at = 0, {}, 1
+  while given[at] ~= nil do
+    local name = text_of(given[at])
+    local bit = name and host.flags[lower(name)]
+    if not bit then
+      fail("unknown flag given")
+    end
+    if not seen[bit] then
+      seen[bit] = true
+      flags = flags + bit
+    end
+    at = at + 1
+  end
+  return flags
+end
+
+local function named(given)
+  if type(given) ~= "table" then
+    fail("calling redis.register_function with a single argument is only applicable to Lua table (representing named "
+      .. "arguments).")
+  end
+  local name, callback, description
+  local flags = 0
+  for key, value in next, given do
+    key = text_of(key)
+    if not key then
+      fail("named argument key given to redis.register_function is not a string")
+    end
+    key = lower(key)
+    if key == "function_name" then
+      name = text_of(value) or fail("function_name argument given to redis.register_function must be a string")
+    elseif key == "description" then
+      description = text_of(value) or fail("description argument given to redis.register_function must be a string")
+    elseif key == "callback" then
+      if type(value) ~= "function" then
+        fail("callback argument given to redis.register_function must be a function")
+      end
+      callback = value
+    elseif key == "flags" then
+      if type(value) ~= "table" then
+        fail("flags argument to redis.register_function must be a table representing function flags")
+      end
+      flags = flags_of(value)
+    else
+      fail("unknown argument given to redis.register_function")
+    end
+  end
+  if not name then
+    fail("redis.register_function must get a function name argument")
+  elseif not callback then
+    fail("redis.register_function must get a callback argument")
+  end
+  return name, flags, callback, description
+end
+
+local function positional(name, callback)
+  name = text_of(name) or fail("first argument to redis.register_function must be a string")
+  if type(callback) ~= "function" then
+    fail("second argument to redis.register_function must be a function")
+  end
+  return name, 0, callback
+end
+
+local function register(name, flags, callback, description)
+  if name == "" or find(name, "[^%w_]") then
+    fail("Library names can only contain letters, numbers, or underscores(_) and must be at least one character long")
+  elseif names[name] then
+    fail("Function already exists in the library")
+  end
+  names[name] = true
+  registered[#registered + 1] = { name, flags, callback, description }
+end
+
+local function register_function(...)
+  if not registered then
+    fail("redis.register_function can only be called on FUNCTION LOAD command")
+  end
+  local count = select("#", ...)
+  if count == 1 then
+    register(named(...))
+  elseif count == 2 then
+    register(positional(...))
+  else
+    fail("wrong number of arguments to redis.register_function")
+  end
+end
+
+local of_loading = { register_function = register_function }
+for name, value in next, redis do
+  if name == "log" or find(name, "^LOG_") or find(name, "^REDIS_VERSION") then
+    of_loading[name] = value
+  end
+end
+local no_others = { __index = refuse_name }
+local loading = protect(setmetatable({ redis = protect(setmetatable(of_loading, no_others)) }, no_others))
+local world_of_functions = { __index = globals, __newindex = refuse_change, __metatable = false }
+local functions = setmetatable({}, world_of_functions)
+protected[functions] = globals
+
+local loader = {}
+
+function loader.begin(chunk)
+  registered, names = {}, {}
+  world_of_functions.__index = loading
+  setfenv(chunk, functions)
+end
+
+function loader.run(chunk)
+  return xpcall(chunk, explain)
+end
+
+-- Called also if the library has failed.
+function loader.end_load()
+  local all = registered
+  registered, names = nil, nil
+  world_of_functions.__index = globals
+  return all
+end
+
+function loader.call(call, of, keys, args)
+  redis.call = call
+  globals.KEYS, globals.ARGV = nil, nil
+  return xpcall(function()
+    return of(keys, args)
+  end, explain)
+end
+
+return environment, run, run_with, loader

@@ -21,6 +21,7 @@ use crate::redis::commands::transactions::{Held, finish};
 use crate::redis::connection::{Door, SPARE_BYTES, Session};
 use crate::redis::databases::lock_or_busy;
 use crate::redis::errors::{Done, Fail, fixed};
+use crate::redis::names::{Tenant, prefix};
 use crate::redis::stats::Tally;
 use crate::redis::writer::Writer;
 
@@ -53,11 +54,28 @@ pub(in crate::redis) struct On<'h, 'c> {
 
 impl<'a> Call<'a> {
     /// Returns the call that a command makes.
-    pub(in crate::redis) fn of(door: &Door, command: &Command, kind: Scripted, args: &'a [&'a [u8]]) -> Done<Self> {
-        let (keys, rest) = split(args)?;
-        let script = match kind {
-            Scripted::Text => door.scripts.cache.sent(args[1])?,
-            Scripted::Sha => sha::parse(args[1]).and_then(|sha| door.scripts.cache.find(&sha)).ok_or(NO_SCRIPT)?,
+    pub(in crate::redis) fn of(
+        door: &Door,
+        tenant: Tenant<'_>,
+        (command, kind): (&Command, Scripted),
+        args: &'a [&'a [u8]],
+    ) -> Done<Self> {
+        let scripts = &door.scripts;
+        let (script, (keys, rest)) = match kind {
+            Scripted::Function => {
+                let function = scripts.functions.of(tenant)?.find(args[1]);
+                let function = function.ok_or(Fail::new("ERR Function not found"))?;
+                let count = parse_int(args[2]).or(Err(Fail::new("ERR Bad number of keys provided")))?;
+                (function, split(count, args)?)
+            }
+            Scripted::Text | Scripted::Sha => {
+                let split = split(parse_int(args[2])?, args)?;
+                let script = match kind {
+                    Scripted::Text => scripts.cache.sent(prefix(tenant), args[1])?,
+                    _ => sha::parse(args[1]).and_then(|sha| scripts.cache.find(&sha)).ok_or(NO_SCRIPT)?,
+                };
+                (script, split)
+            }
         };
         let is_read_command = command.name.ends_with("_RO");
         if is_read_command && script.flags.is_some() && !script.only_reads() {
@@ -69,8 +87,7 @@ impl<'a> Call<'a> {
 }
 
 /// Returns the keys and the arguments (`evalGenericCommand` in `src/eval.c` of Redis).
-fn split<'a>(args: &'a [&'a [u8]]) -> Done<Split<'a, 'a>> {
-    let count = parse_int(args[2])?;
+fn split<'a>(count: i64, args: &'a [&'a [u8]]) -> Done<Split<'a, 'a>> {
     let rest = &args[3..];
     match usize::try_from(count) {
         Ok(count) if count <= rest.len() => Ok(rest.split_at(count)),

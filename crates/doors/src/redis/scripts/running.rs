@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use broker::Cache;
+use engine::security::TenantName;
 
 use crate::redis::command::{Command, Does, Keys, Named};
 
@@ -18,6 +19,10 @@ pub(in crate::redis) struct Running {
     pub(in crate::redis) began: Instant,
     /// Caches that the script has locked keys of.
     pub(in crate::redis) caches: Vec<Arc<Cache>>,
+    /// Tenant whose client runs the script.
+    pub(in crate::redis) tenant: Option<TenantName>,
+    /// Time at which the load of a library is ended.
+    until: Option<Instant>,
     /// One of the three below. Whichever of the first change and the kill comes first wins, so it changes once.
     stage: AtomicU8,
 }
@@ -35,8 +40,16 @@ impl Running {
         is_function: bool,
         command: Vec<Box<[u8]>>,
         caches: Vec<Arc<Cache>>,
+        tenant: Option<TenantName>,
     ) -> Self {
-        Self { name, is_function, command, began: Instant::now(), caches, stage: AtomicU8::new(READING) }
+        let (began, stage) = (Instant::now(), AtomicU8::new(READING));
+        Self { name, is_function, command, began, caches, tenant, until: None, stage }
+    }
+
+    /// Creates the load of a library, which other clients do not see.
+    pub(super) fn load(time_max: Duration) -> Self {
+        let until = Instant::now().checked_add(time_max);
+        Self { until, ..Self::new(Vec::new(), true, Vec::new(), Vec::new(), None) }
     }
 
     /// Returns `true` if the script has run for this long and holds something that the command wants in one of these
@@ -78,12 +91,17 @@ impl Running {
 
     /// Returns why the script must end, if it must.
     pub(super) fn ended_by(&self) -> Option<&'static str> {
-        self.is_killed().then_some(KILLED)
+        if self.is_killed() {
+            return Some(KILLED);
+        }
+        self.until.is_some_and(|until| Instant::now() >= until).then_some(TIMED_OUT)
     }
 }
 
 /// Message of the error that ends a script.
 pub(super) const KILLED: &str = "Script killed by user with SCRIPT KILL...";
+/// Message of the error that ends the load of a library.
+const TIMED_OUT: &str = "FUNCTION LOAD timeout";
 
 #[cfg(test)]
 mod tests {
@@ -92,7 +110,7 @@ mod tests {
     #[test]
     fn a_script_is_killed_or_writes_and_both_sides_agree() {
         for _ in 0..2000 {
-            let running = Arc::new(Running::new(Vec::new(), false, Vec::new(), Vec::new()));
+            let running = Arc::new(Running::new(Vec::new(), false, Vec::new(), Vec::new(), None));
             let barrier = Arc::new(std::sync::Barrier::new(2));
             let script = std::thread::spawn({
                 let (running, barrier) = (running.clone(), barrier.clone());

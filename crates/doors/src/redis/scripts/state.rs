@@ -6,14 +6,16 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use mlua::{Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState};
 use smallvec::SmallVec;
 
+use super::functions::{AGAIN_TIME_MAX, Code, Registered};
 use super::host::{Called, Host};
 use super::running::Running;
 use super::sha::{Sha, hex, sha_of};
-use super::text::Script;
+use super::text::{FLAGS, Script};
 use super::{bits, json, msgpack, packed, reply};
 use crate::redis::VERSION;
 use crate::redis::errors::{Done, Fail};
@@ -25,6 +27,8 @@ pub(super) const STATE_BYTES_MAX: usize = 128 << 20;
 const COLLECTED_BYTES: usize = STATE_BYTES_MAX / 4;
 /// Maximum number of compiled functions of a state. Beyond it, those of evicted scripts are dropped, then all.
 const COMPILED_MAX: usize = 1024;
+/// Maximum number of libraries that are kept in a state. Beyond it, those that were deleted are dropped, then all.
+const LIBRARIES_MAX: usize = 1024;
 /// Maximum number of bytes that a function of the host builds at a time, outside of the memory of the state.
 pub(super) const OUTPUT_BYTES_MAX: usize = 64 << 20;
 /// Message of the error if it would build more.
@@ -59,11 +63,25 @@ pub(super) struct State {
     lua: Lua,
     run: Function,
     run_with: Function,
+    loader: Loader,
+    /// Functions of libraries, by the numbers of their texts.
+    libraries: HashMap<u64, (Weak<Code>, Named), foldhash::fast::FixedState>,
     compiled: HashMap<Sha, (Weak<Script>, Function), foldhash::fast::FixedState>,
     /// Script that runs now, which other clients may kill.
     running: Current,
     has_hook: Cell<bool>,
 }
+
+/// Functions of the prelude that load libraries and run functions of them.
+struct Loader {
+    begin: Function,
+    run: Function,
+    end: Function,
+    call: Function,
+}
+
+/// Functions by their names.
+type Named = HashMap<Box<[u8]>, Function>;
 
 /// Runs `with` with the state of this thread, which is created by its first use.
 pub(super) fn with<R>(with: impl FnOnce(&mut State) -> R) -> Done<R> {
@@ -94,18 +112,70 @@ impl State {
         let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(false))?;
         lua.set_memory_limit(STATE_BYTES_MAX)?;
         let running = Rc::default();
-        let (environment, run, run_with): (Table, Function, Function) =
+        let (environment, run, run_with, loader): (Table, Function, Function, Table) =
             lua.load(include_str!("prelude.lua")).set_name("=prelude").call(host(&lua, &running)?)?;
         lua.set_globals(environment)?;
-        Ok(Self { lua, run, run_with, compiled: HashMap::default(), running, has_hook: Cell::new(false) })
+        let loader = Loader {
+            begin: loader.raw_get("begin")?,
+            run: loader.raw_get("run")?,
+            end: loader.raw_get("end_load")?,
+            call: loader.raw_get("call")?,
+        };
+        let (compiled, libraries) = (HashMap::default(), HashMap::default());
+        Ok(Self { lua, run, run_with, loader, libraries, compiled, running, has_hook: Cell::new(false) })
+    }
+
+    /// Runs the text of a library, and returns the functions that it registers.
+    pub(super) fn load(&mut self, code: &Arc<Code>, time_max: Duration) -> Done<Vec<Registered>> {
+        let chunk = compile(&self.lua, &code.text[code.from..], "@user_function", "function")?;
+        self.loader.begin.call::<()>(chunk.clone()).map_err(|error| broken(&error))?;
+        self.begin(Some(Arc::new(Running::load(time_max))));
+        let result = self.loader.run.call::<(bool, Value)>(chunk);
+        self.end();
+        let registered: Table = self.loader.end.call(()).map_err(|error| broken(&error))?;
+        let why = match result {
+            Ok((true, _)) => {
+                let (named, registered) = read_registered(&registered).map_err(|error| broken(&error))?;
+                if self.libraries.len() >= LIBRARIES_MAX {
+                    self.libraries.retain(|_, (code, _)| code.strong_count() > 0);
+                }
+                if self.libraries.len() >= LIBRARIES_MAX {
+                    self.libraries.clear();
+                }
+                self.libraries.insert(code.id, (Arc::downgrade(code), named));
+                return Ok(registered);
+            }
+            Ok((false, Value::Table(failure))) => match failure.raw_get("err") {
+                Ok(Value::String(text)) => text.as_bytes().to_vec(),
+                _ => b"ERR unknown error".to_vec(),
+            },
+            Ok((false, failure)) => match opened(&self.lua, &failure) {
+                Ok(Value::String(text)) => [b"ERR ", &*text.as_bytes()].concat(),
+                _ => b"ERR unknown error".to_vec(),
+            },
+            Err(error) => format!("ERR {error}").into_bytes(),
+        };
+        Err(Fail::of_bytes([b"ERR Error registering functions: ", &*why].concat()))
+    }
+
+    /// Returns a function of a library, which is loaded if no function of it was called in this state.
+    fn of_library(&mut self, code: &Arc<Code>, name: &[u8]) -> Done<Function> {
+        if !self.libraries.contains_key(&code.id) {
+            self.load(code, AGAIN_TIME_MAX)?;
+        }
+        let functions = self.libraries.get(&code.id).map(|(_, functions)| functions);
+        functions.and_then(|functions| functions.get(name)).cloned().ok_or(Fail::new("ERR Function not found"))
     }
 
     /// Returns the function of a script.
     fn function(&mut self, script: &Arc<Script>) -> Done<Function> {
+        if let Some(code) = &script.library {
+            return self.of_library(code, &script.name);
+        }
         if let Some((_, function)) = self.compiled.get(&script.sha) {
             return Ok(function.clone());
         }
-        let function = compile(&self.lua, &script.text[script.from..], "@user_script")?;
+        let function = compile(&self.lua, &script.text[script.from..], "@user_script", "script (new function)")?;
         if self.compiled.len() >= COMPILED_MAX {
             self.compiled.retain(|_, (script, _)| script.strong_count() > 0);
         }
@@ -130,13 +200,13 @@ impl State {
         out: &mut Writer,
     ) -> Done {
         let function = self.function(script)?;
-        self.begin(host);
+        self.begin(host.running.clone());
         if !host.may_wait {
             let given: usize = keys.iter().chain(args).map(|bytes| bytes.len()).sum();
             let used = self.lua.used_memory();
             set_room(&self.lua, used + ROOM_BYTES, given).map_err(|error| broken(&error))?;
         }
-        let result = self.call(&function, (keys, args), host);
+        let result = self.call(&function, script.library.is_some(), (keys, args), host);
         self.end();
         if !host.may_wait {
             self.lua.set_memory_limit(STATE_BYTES_MAX).map_err(|error| broken(&error))?;
@@ -158,11 +228,12 @@ impl State {
         out.check()
     }
 
-    fn begin(&self, host: &Host<'_, '_>) {
-        let Some(running) = &host.running else {
+    /// Notes what runs now, which may be ended.
+    fn begin(&self, running: Option<Arc<Running>>) {
+        if running.is_none() {
             return;
-        };
-        *self.running.borrow_mut() = Some(running.clone());
+        }
+        *self.running.borrow_mut() = running;
         if !self.has_hook.replace(true) {
             self.set_hook(HookTriggers::new().every_nth_instruction(HOOK_INSTRUCTIONS));
         }
@@ -170,7 +241,7 @@ impl State {
 
     fn end(&self) {
         let was = self.running.borrow_mut().take();
-        if was.is_some_and(|running| running.is_killed()) {
+        if was.is_some_and(|running| running.ended_by().is_some()) {
             self.set_hook(HookTriggers::new().every_nth_instruction(HOOK_INSTRUCTIONS));
         }
     }
@@ -197,6 +268,7 @@ impl State {
     fn call(
         &self,
         function: &Function,
+        is_of_library: bool,
         (keys, args): (&[&[u8]], &[&[u8]]),
         host: &mut Host<'_, '_>,
     ) -> mlua::Result<(bool, Value)> {
@@ -206,7 +278,7 @@ impl State {
             let command = scope.create_function_mut(|lua: &Lua, args: MultiValue| {
                 answer(lua, &args, host, &mut writer, &mut buffer)
             })?;
-            if keys.len() + args.len() <= LISTED_MAX {
+            if !is_of_library && keys.len() + args.len() <= LISTED_MAX {
                 let mut given = MultiValue::with_capacity(keys.len() + args.len() + 3);
                 given.push_back(Value::Function(command));
                 given.push_back(Value::Function(function.clone()));
@@ -223,7 +295,8 @@ impl State {
                 }
                 Ok(table)
             };
-            self.run_with.call((command, function, list(keys)?, list(args)?))
+            let run = if is_of_library { &self.loader.call } else { &self.run_with };
+            run.call((command, function, list(keys)?, list(args)?))
         })
     }
 }
@@ -268,15 +341,34 @@ fn end_at_every_line(lua: &Lua, text: Vec<u8>) -> mlua::Result<VmState> {
     Err(raise(text))
 }
 
+/// Returns what a library has registered: rows of a name, flags, the function, and a description.
+fn read_registered(rows: &Table) -> mlua::Result<(Named, Vec<Registered>)> {
+    let mut named = Named::new();
+    let mut registered = Vec::new();
+    for row in rows.sequence_values::<Table>() {
+        let row = row?;
+        let name: mlua::LuaString = row.raw_get(1)?;
+        let name: Box<[u8]> = (*name.as_bytes()).into();
+        let description: Option<mlua::LuaString> = row.raw_get(4)?;
+        named.insert(name.clone(), row.raw_get(3)?);
+        registered.push(Registered {
+            name,
+            description: description.map(|text| (*text.as_bytes()).into()),
+            flags: row.raw_get(2)?,
+        });
+    }
+    Ok((named, registered))
+}
+
 /// Compiles a text, which must not be compiled code.
-fn compile(lua: &Lua, text: &[u8], name: &str) -> Done<Function> {
+fn compile(lua: &Lua, text: &[u8], name: &str, what: &str) -> Done<Function> {
     let compiled = lua.load(text).set_name(name).set_mode(mlua::chunk::ChunkMode::Text).into_function();
     compiled.map_err(|error| {
         let why = match &error {
             mlua::Error::SyntaxError { message, .. } => message.clone(),
             error => error.to_string(),
         };
-        Fail::new(format!("ERR Error compiling script (new function): {why}"))
+        Fail::new(format!("ERR Error compiling {what}: {why}"))
     })
 }
 
@@ -474,6 +566,11 @@ fn host(lua: &Lua, running: &Current) -> mlua::Result<Table> {
         }))
     })?;
     host.raw_set("randomseed", seed)?;
+    let flags = lua.create_table()?;
+    for (name, bit) in FLAGS {
+        flags.raw_set(name, bit)?;
+    }
+    host.raw_set("flags", flags)?;
     host.raw_set("redis", redis(lua)?)?;
     host.raw_set("cjson", json::library(lua)?)?;
     host.raw_set("cmsgpack", msgpack::library(lua)?)?;

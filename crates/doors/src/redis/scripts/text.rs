@@ -1,7 +1,9 @@
 //! A script as text: its first line with flags, and whether it may run where its client is served.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::functions::Code;
 use super::sha::{Sha, hex, sha_of};
 use super::straight::is_straight;
 use crate::redis::errors::{Done, Fail};
@@ -14,10 +16,14 @@ pub(in crate::redis) const FLAGS: [(&str, u8); 5] =
     [("no-writes", NO_WRITES), ("allow-oom", 2), ("allow-stale", 4), ("no-cluster", 8), ("allow-cross-slot-keys", 16)];
 pub(in crate::redis) const NO_WRITES: u8 = 1;
 
-/// A script that may be called.
+/// A script, or a function of a library, that may be called.
 pub(in crate::redis) struct Script {
+    /// SHA-1 of the text; zeros for a function.
     pub(in crate::redis) sha: Sha,
-    pub(in crate::redis) name: [u8; 40],
+    /// SHA-1 in digits, or the name of the function.
+    pub(in crate::redis) name: Box<[u8]>,
+    /// Library of a function.
+    pub(in crate::redis) library: Option<Arc<Code>>,
     pub(in crate::redis) text: Box<[u8]>,
     /// Position of the text after the first line, if that is one of flags.
     pub(in crate::redis) from: usize,
@@ -47,13 +53,28 @@ impl Script {
         let sha = sha_of(text);
         Ok(Self {
             sha,
-            name: hex(&sha),
+            name: hex(&sha).into(),
+            library: None,
             from,
             flags,
             is_straight: is_straight(&text[from..]),
             text: text.into(),
             reach: AtomicU8::new(UNKNOWN),
         })
+    }
+
+    /// Returns the function with this name of a library.
+    pub(super) fn of_library(name: Box<[u8]>, flags: u8, library: Arc<Code>) -> Self {
+        Self {
+            sha: Sha::default(),
+            name,
+            library: Some(library),
+            text: Box::default(),
+            from: 0,
+            flags: Some(flags),
+            is_straight: false,
+            reach: AtomicU8::new(UNKNOWN),
+        }
     }
 
     /// Returns `true` if the script must not write.

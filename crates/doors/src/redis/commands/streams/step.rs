@@ -124,16 +124,20 @@ fn run_in_lane(door: &Door, session: &Session, mut step: Step) -> Reply<Answer, 
     let is_resp3 = step.is_resp3;
     let acting = session.acting();
     let lanes = door.scripts.lanes.clone();
-    let queued = lanes.run(Box::new(move || {
-        broker::act_for(Some(acting));
-        let done = block_on(step.take()).and_then(|mut stepped| {
-            block_on(settle(&mut stepped.later))?;
-            Ok((stepped.out, stepped.commit))
-        });
-        broker::act_for(None);
-        // A client that has disconnected receives no reply.
-        drop(send.send(done));
-    }));
+    let owner = step.tenant.clone();
+    let queued = lanes.run(
+        owner,
+        Box::new(move || {
+            broker::act_for(Some(acting));
+            let done = block_on(step.take()).and_then(|mut stepped| {
+                block_on(settle(&mut stepped.later))?;
+                Ok((stepped.out, stepped.commit))
+            });
+            broker::act_for(None);
+            // A client that has disconnected receives no reply.
+            drop(send.send(done));
+        }),
+    );
     if let Err(fail) = queued {
         return session.fail(&fail);
     }
@@ -305,7 +309,7 @@ impl Step {
         // A single script that has kept to its keys so far locks no others.
         if let ([queued], [args], true) = (queued, args, self.is_alone)
             && let (Does::Script(kind), Some(caller)) = (queued.command.does, &self.caller)
-            && let Ok(call) = Call::of(&caller.door, queued.command, kind, args)
+            && let Ok(call) = Call::of(&caller.door, self.tenant.as_ref(), (queued.command, kind), args)
             && !call.script.may_use_any_key()
             && !self.needs.contains(&Need::AllKeys)
         {
@@ -420,9 +424,11 @@ impl Step {
         later: &mut Vec<LocalBoxFuture<'static, Result<()>>>,
     ) -> std::result::Result<(), Stop> {
         let caller = self.caller.as_ref().expect("invariant: a step with scripts has one");
-        let call = Call::of(&caller.door, queued.command, kind, args).map_err(Stop::Fail)?;
+        let tenant = &self.tenant;
+        let call = Call::of(&caller.door, tenant.as_ref(), (queued.command, kind), args).map_err(Stop::Fail)?;
         let known = caches.values().cloned().collect();
-        let running = Arc::new(Running::new(call.script.name.to_vec(), false, queued.args.clone(), known));
+        let (name, is_function) = (call.script.name.to_vec(), call.script.library.is_some());
+        let running = Arc::new(Running::new(name, is_function, queued.args.clone(), known, tenant.clone()));
         // From here on, other threads do not wait for these keys.
         held.values_mut().for_each(LockedCache::announce);
         let _entered = caller.door.scripts.lanes.enter(&running);

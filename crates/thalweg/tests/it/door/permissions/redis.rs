@@ -65,6 +65,10 @@ const WRITTEN: &[(&str, &str)] = &[
     ("EVAL_RO", "EVAL_RO return{} 1 k"),
     ("EVALSHA", "EVALSHA abc 1 k"),
     ("EVALSHA_RO", "EVALSHA_RO abc 1 k"),
+    ("FCALL", "FCALL f 1 k"),
+    ("FCALL_RO", "FCALL_RO f 1 k"),
+    ("FUNCTION LOAD", "FUNCTION LOAD REPLACE #!lua\tname=l\nredis.register_function('f',redis.log)"),
+    ("FUNCTION RESTORE", "FUNCTION RESTORE x"),
     ("SCRIPT LOAD", "SCRIPT LOAD return{}"),
     ("SCRIPT DEBUG", "SCRIPT DEBUG NO"),
 ];

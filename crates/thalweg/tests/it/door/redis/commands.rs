@@ -106,6 +106,18 @@ impl Redis {
         })
     }
 
+    /// Returns a response that is a string, which may be any bytes.
+    pub fn answer_bytes(&mut self) -> Vec<u8> {
+        let line = self.line().expect("the head of a string");
+        let length: usize = line.strip_prefix('$').and_then(|length| length.parse().ok()).expect("a string");
+        while self.bytes.len() < length + 2 {
+            self.more().expect("the rest of a string");
+        }
+        let text = self.bytes[..length].to_vec();
+        self.bytes.drain(..length + 2);
+        text
+    }
+
     /// Returns the response if it arrives in time.
     pub fn answer_within(&mut self, time: Duration) -> Option<String> {
         self.socket.set_read_timeout(Some(time)).expect("set");

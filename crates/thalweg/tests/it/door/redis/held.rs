@@ -62,7 +62,7 @@ async fn free_key(server: &Server) -> String {
 /// A command that comes as the script begins is decoded before its keys are announced as held.
 #[tokio::test]
 async fn commands_that_come_as_a_script_begins_do_not_block_a_thread() {
-    let server = server(&["threads=1"]);
+    let server = server(&["threads=1", "http=127.0.0.1:0"]);
     let mut redis = Redis::open(&server);
     let commands = [
         "WATCH key",
@@ -92,7 +92,7 @@ async fn commands_that_come_as_a_script_begins_do_not_block_a_thread() {
 
 #[tokio::test]
 async fn a_push_does_not_wait_for_a_blocked_client_whose_other_key_is_held() {
-    let server = server(&["threads=1"]);
+    let server = server(&["threads=1", "http=127.0.0.1:0"]);
     kill(&server, &mut running(&server, "held").await).await;
     let mut script = running(&server, "held").await;
     let free = free_key(&server).await;
@@ -111,7 +111,7 @@ async fn a_push_does_not_wait_for_a_blocked_client_whose_other_key_is_held() {
 
 #[tokio::test]
 async fn a_blocked_read_of_a_stream_that_is_held_waits_for_the_script_or_its_timeout() {
-    let server = server(&["threads=1"]);
+    let server = server(&["threads=1", "http=127.0.0.1:0"]);
     let mut redis = Redis::open(&server);
     assert!(redis.call("XADD stream * a b").contains('-'));
     assert_eq!(redis.call("CONFIG SET busy-reply-threshold 20"), "+OK");
@@ -131,7 +131,7 @@ async fn a_blocked_read_of_a_stream_that_is_held_waits_for_the_script_or_its_tim
 
 #[tokio::test]
 async fn a_cache_whose_keys_are_held_is_not_deleted_and_others_are_served() {
-    let server = server(&["threads=1"]);
+    let server = server(&["threads=1", "http=127.0.0.1:0"]);
     let mut script = running(&server, "key").await;
     let address = server.door("http");
     let (status, body) = http(address, "DELETE", "/v1/caches/db0", "").await.expect("answered");

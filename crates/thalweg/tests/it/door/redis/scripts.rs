@@ -6,7 +6,7 @@ use super::commands::{Redis, request, server, until_blocked};
 use crate::support::server::{Server, metric, until};
 
 /// Runs a command whose arguments may have spaces.
-fn run(redis: &mut Redis, words: &[&str]) -> String {
+pub fn run(redis: &mut Redis, words: &[&str]) -> String {
     let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
     redis.send(&request(&words));
     redis.answer()
