@@ -198,6 +198,7 @@ FORMS = {
     ],
     "sketches": [
         "PFADD <u> {<m>}", "PFADD <u> {<f>}", "PFADD <u> <many>", "PFADD <u> <many>", "PFADD <u>", "PFCOUNT {<u>}",
+        "PFDEBUG (GETREG|DECODE|ENCODING|TODENSE|foo) <u>", "PFDEBUG DECODE <u> <v>", "PFDEBUG DECODE <u>",
         "PFCOUNT <u>", "PFMERGE <u> {<u>}", "PFMERGE <u>", "STRLEN <u>", "SET <u> <v>", "DEL <u>",
         "GETRANGE <u> 0 7", "GETRANGE <u> 16 -1", "COPY u1 (u2|u3) [REPLACE]",
     ],

@@ -25,7 +25,7 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          del expire expireat flushall flushdb function|delete function|flush function|load function|restore \
          geoadd georadius georadiusbymember geosearchstore getdel getex getset hdel hincrby hincrbyfloat hmset \
          hset hsetnx incr incrby incrbyfloat linsert lmove lmpop lpop lpush lpushx lrem lset ltrim move mset \
-         msetnx persist pexpire pexpireat pfadd pfmerge psetex rename renamenx restore rpop rpoplpush rpush \
+         msetnx persist pexpire pexpireat pfadd pfdebug pfmerge psetex rename renamenx restore rpop rpoplpush rpush \
          rpushx sadd sdiffstore set setbit setex setnx setrange sinterstore smove sort spop srem sunionstore \
          swapdb unlink xack xadd xautoclaim xclaim xdel xgroup|create xgroup|createconsumer xgroup|delconsumer \
          xgroup|destroy xgroup|setid xreadgroup xsetid xtrim zadd zdiffstore zincrby zinterstore zmpop zpopmax \
@@ -59,7 +59,7 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          psetex set setex setnx setrange strlen substr",
     ),
     ("bitmap", "bitcount bitfield bitfield_ro bitop bitpos getbit setbit"),
-    ("hyperloglog", "pfadd pfcount pfmerge"),
+    ("hyperloglog", "pfadd pfcount pfdebug pfmerge pfselftest"),
     (
         "geo",
         "geoadd geodist geohash geopos georadius georadius_ro georadiusbymember georadiusbymember_ro geosearch \
@@ -83,7 +83,7 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          cluster|replicas cluster|reset cluster|slaves config|get config|resetstat config|rewrite config|set \
          debug lastsave latency|doctor latency|graph latency|histogram latency|history latency|latest \
          latency|reset module|list module|load module|loadex module|unload role slowlog|get slowlog|len \
-         slowlog|reset",
+         pfdebug pfselftest slowlog|reset",
     ),
     (
         "fast",
@@ -106,7 +106,7 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          cluster|myid cluster|nodes cluster|replicas cluster|reset cluster|shards cluster|slaves cluster|slots \
          command command|count command|docs command|getkeys command|info command|list config config|get \
          config|resetstat config|rewrite config|set copy debug del dump eval eval_ro evalsha evalsha_ro exec \
-         fcall fcall_ro \
+         fcall fcall_ro pfdebug pfselftest \
          flushall flushdb function function|delete function|dump function|flush function|kill function|list \
          function|load function|restore function|stats geoadd geodist geohash geopos georadius georadius_ro \
          georadiusbymember georadiusbymember_ro geosearch geosearchstore getrange hgetall hkeys hrandfield \
@@ -133,7 +133,7 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          cluster|replicas cluster|reset cluster|slaves config|get config|resetstat config|rewrite config|set \
          debug flushall flushdb info keys lastsave latency|doctor latency|graph latency|histogram \
          latency|history latency|latest latency|reset module|list module|load module|loadex module|unload \
-         restore role slowlog|get slowlog|len slowlog|reset sort sort_ro swapdb",
+         pfdebug pfselftest restore role slowlog|get slowlog|len slowlog|reset sort sort_ro swapdb",
     ),
     (
         "connection",

@@ -24,8 +24,19 @@ const READING_OTHERS: [&str; 10] = [
 ];
 
 /// Commands that return a part of what they change, besides those that return what they remove.
-const SHOWING: [&str; 10] =
-    ["INCR", "DECR", "INCRBY", "DECRBY", "INCRBYFLOAT", "HINCRBY", "HINCRBYFLOAT", "ZINCRBY", "BITFIELD", "SETBIT"];
+const SHOWING: [&str; 11] = [
+    "PFDEBUG",
+    "INCR",
+    "DECR",
+    "INCRBY",
+    "DECRBY",
+    "INCRBYFLOAT",
+    "HINCRBY",
+    "HINCRBYFLOAT",
+    "ZINCRBY",
+    "BITFIELD",
+    "SETBIT",
+];
 
 /// Part of a reply that shows the values that a command writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,15 +3,29 @@
 mod sketch;
 
 use engine::cache::{Condition, Expires};
+use engine::security::Operation;
+use net::service::Reply;
 
 use self::sketch::{Corrupt, Registers, Sketch, is_sketch};
-use crate::redis::command::{Command, EACH, ONE, Step, read, string, write};
+use super::session::ok;
+use crate::redis::access::Needs;
+use crate::redis::codec::Answer;
+use crate::redis::command::{Command, EACH, Keys, ONE, Step, own, read, shown, string, write};
+use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail, fixed};
 
 pub(super) const COMMANDS: &[Command] = &[
     write("PFADD", -2, ONE, pfadd, ("2.8.9", "Adds members to a HyperLogLog")),
     read("PFCOUNT", -2, EACH, pfcount, ("2.8.9", "Returns the approximate number of members of HyperLogLogs")),
     write("PFMERGE", -2, EACH, pfmerge, ("2.8.9", "Stores the union of HyperLogLogs")),
+    write("PFDEBUG", 3, Keys::Range(2, 2, 1), pfdebug, ("2.8.9", "Shows the registers of a HyperLogLog")),
+    own(
+        "PFSELFTEST",
+        1,
+        Needs::Cluster(Operation::Describe),
+        pfselftest,
+        ("2.8.9", "Checks the registers and estimates of HyperLogLogs"),
+    ),
 ];
 
 /// Maximum number of keys of a command. Each takes about 20 us, during which others wait.
@@ -85,4 +99,40 @@ fn pfmerge(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     put(step, args[1], into)?;
     step.out.ok();
     Ok(())
+}
+
+/// Shows the form of a sketch (`pfdebugCommand` in `src/hyperloglog.c` of Redis).
+fn pfdebug(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
+    let bytes = sketch(step, args[2])?.ok_or(fixed("ERR The specified key does not exist"))?;
+    let mut sketch = Sketch::of(bytes);
+    let word = args[1].to_ascii_uppercase();
+    let was_dense = sketch.is_dense();
+    match &*word {
+        b"GETREG" | b"TODENSE" => {
+            sketch.densify()?;
+            let mut registers = Registers::empty();
+            registers.merge(sketch.bytes())?;
+            if !was_dense {
+                put(step, args[2], sketch)?;
+            }
+            if word == b"TODENSE" {
+                step.out.flag(!was_dense);
+                return Ok(());
+            }
+            step.out.array(registers.iter().len());
+            registers.iter().for_each(|register| step.out.int(register.into()));
+        }
+        b"DECODE" if was_dense => return Err(fixed("ERR HLL encoding is not sparse")),
+        b"DECODE" => step.out.bulk(sketch::decoded(sketch.bytes()).as_bytes()),
+        b"ENCODING" => step.out.simple(if was_dense { "dense" } else { "sparse" }),
+        _ => return Err(Fail::of_bytes([b"ERR Unknown PFDEBUG subcommand '", shown(args[1]), b"'"].concat())),
+    }
+    Ok(())
+}
+
+fn pfselftest(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
+    match sketch::self_test() {
+        Ok(()) => ok(),
+        Err(why) => session.fail(&Fail::new(format!("TESTFAILED {why}"))),
+    }
 }

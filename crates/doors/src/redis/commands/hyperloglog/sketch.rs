@@ -91,6 +91,16 @@ fn runs(bytes: &[u8]) -> impl Iterator<Item = (usize, Run)> {
     })
 }
 
+/// Returns the runs of a sparse sketch as text, as `PFDEBUG DECODE` of Redis shows them.
+pub(super) fn decoded(bytes: &[u8]) -> String {
+    let shown = |run: Run| match (run.value, run.size) {
+        (0, 1) => format!("z:{}", run.registers),
+        (0, _) => format!("Z:{}", run.registers),
+        (value, _) => format!("v:{value},{}", run.registers),
+    };
+    runs(bytes).map(|(_, run)| shown(run)).collect::<Vec<_>>().join(" ")
+}
+
 /// Returns the position of a register's lowest bit, in bytes and bits.
 fn place_of(index: usize) -> (usize, usize) {
     (HEADER_BYTES + index * RANK_BITS / 8, index * RANK_BITS % 8)
@@ -136,6 +146,10 @@ impl Registers {
             rest = others;
         }
         if rest.is_empty() { Ok(()) } else { Err(Corrupt) }
+    }
+
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = u8> {
+        self.0.iter().copied()
     }
 
     /// Estimates the number of members.
@@ -323,6 +337,38 @@ impl Sketch {
         Ok(())
     }
 }
+
+/// Checks that all registers keep their values, and that estimates are as near as they should be. Returns what is wrong.
+pub(super) fn self_test() -> Result<(), String> {
+    let mut bytes = vec![0; DENSE_BYTES];
+    let value_of = |index: usize, round: usize| ((index * 31 + round * 17) % (RANK_MAX + 1)) as u8;
+    for round in 0..4 {
+        (0..REGISTERS).for_each(|index| set_dense_register(&mut bytes, index, value_of(index, round)));
+        if let Some(wrong) = (0..REGISTERS).find(|index| dense_register(&bytes, *index) != value_of(*index, round)) {
+            return Err(format!("register {wrong} has another value than was set"));
+        }
+    }
+    let mut sketch = Sketch::empty();
+    for count in 1..=SELF_TEST_MEMBERS {
+        sketch.add(&count.to_le_bytes()).map_err(|Corrupt| "the sketch is corrupt".to_owned())?;
+        if count.is_power_of_two() {
+            let mut registers = Registers::empty();
+            registers.merge(&sketch.bytes).map_err(|Corrupt| "the sketch is corrupt".to_owned())?;
+            let estimate = registers.count();
+            // Of a few members, two may have one register.
+            let error_max = (count as f64 * ERROR_MAX).ceil();
+            if (estimate as f64 - count as f64).abs() > error_max {
+                return Err(format!("the estimate of {count} members is {estimate}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Number of members of the self test: enough for a dense sketch.
+const SELF_TEST_MEMBERS: u64 = 1 << 14;
+/// Maximum relative error of its estimates: four times the standard error, 1.04 / sqrt(REGISTERS).
+const ERROR_MAX: f64 = 0.0325;
 
 /// Returns the hash of a member (MurmurHash64A by Austin Appleby, with the seed of Redis).
 fn hash(member: &[u8]) -> u64 {

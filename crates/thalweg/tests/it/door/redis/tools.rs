@@ -410,3 +410,35 @@ fn numbers_and_orders_are_those_of_redis() {
         assert_eq!(redis.call(words), answer, "{words}");
     }
 }
+
+/// Replies of redis-server 7.0.15.
+#[test]
+fn the_registers_of_sketches_are_shown() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    assert_eq!(redis.call("PFADD k a b c"), ":1");
+    redis.call("SET s x");
+    redis.call("RPUSH l x");
+    let answers = [
+        ("PFDEBUG encoding k", "+sparse"),
+        ("PFDEBUG DECODE k", "Z:8436 v:1,1 Z:4274 v:2,1 Z:3068 v:1,1 Z:603"),
+        ("PFDEBUG foo k", "-ERR Unknown PFDEBUG subcommand 'foo'"),
+        ("PFDEBUG DECODE none", "-ERR The specified key does not exist"),
+        ("PFDEBUG GETREG s", "-WRONGTYPE Key is not a valid HyperLogLog string value."),
+        ("PFDEBUG GETREG l", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ("PFDEBUG TODENSE k", ":1"),
+        ("PFDEBUG TODENSE k", ":0"),
+        ("PFDEBUG ENCODING k", "+dense"),
+        ("PFDEBUG DECODE k", "-ERR HLL encoding is not sparse"),
+        ("PFCOUNT k", ":3"),
+        ("PFSELFTEST", "+OK"),
+        ("PFDEBUG DECODE", "-ERR wrong number of arguments for 'pfdebug' command"),
+    ];
+    for (command, answer) in answers {
+        assert_eq!(redis.call(command), answer, "{command}");
+    }
+    let registers = redis.call("PFDEBUG GETREG k");
+    let values: Vec<u32> =
+        registers.trim_matches(['(', ')']).split(' ').map(|value| value[1..].parse().expect("a number")).collect();
+    assert_eq!((values.len(), values.iter().sum::<u32>()), (16384, 4));
+}
