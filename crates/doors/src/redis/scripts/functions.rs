@@ -128,10 +128,9 @@ impl Library {
     }
 
     fn bytes(&self) -> usize {
-        let of_function = |(name, function): (&Box<[u8]>, &Function)| {
-            name.len() + function.description.as_ref().map_or(0, |text| text.len())
-        };
-        self.name.len() + self.code.text.len() + self.functions.iter().map(of_function).sum::<usize>()
+        let names = self.functions.keys().map(|name| name.len());
+        let descriptions = self.functions.values().filter_map(|function| Some(function.description.as_ref()?.len()));
+        self.name.len() + self.code.text.len() + names.chain(descriptions).sum::<usize>()
     }
 }
 

@@ -109,8 +109,8 @@ impl Scripts {
         }
     }
 
-    /// Waits until no script holds what a command wants of a cache, as `is_held` checks. The thread does not wait. Fails
-    /// once a script has run for so long that clients do not wait for it.
+    /// Waits until no script holds what a command wants of a cache, as `is_held` checks. The thread does not wait.
+    /// Fails once a script has run for so long that clients do not wait for it.
     pub(super) async fn free(&self, cache: &Cache, is_held: impl Fn() -> bool) -> Done {
         while is_held() {
             let Some(running) = self.lanes.holder(cache) else {

@@ -338,7 +338,7 @@ impl Sketch {
     }
 }
 
-/// Checks that all registers keep their values, and that estimates are as near as they should be. Returns what is wrong.
+/// Checks that all registers keep their values, and that estimates are near enough. Returns what is wrong.
 pub(super) fn self_test() -> Result<(), String> {
     let mut bytes = vec![0; DENSE_BYTES];
     let value_of = |index: usize, round: usize| ((index * 31 + round * 17) % (RANK_MAX + 1)) as u8;

@@ -91,8 +91,8 @@ async fn functions_are_called_by_their_names() {
 async fn libraries_are_listed_replaced_and_deleted() {
     let server = server(&[]);
     let mut redis = Redis::open(&server);
-    let one = "#!lua name=one\nredis.register_function{function_name = 'a', callback = function() return 1 end, flags = \
-               {'no-writes', 'allow-oom'}}";
+    let one = "#!lua name=one\nredis.register_function{function_name = 'a', callback = function() return 1 end, \
+               flags = {'no-writes', 'allow-oom'}}";
     assert_eq!(load(&mut redis, one), "one");
     assert_eq!(load(&mut redis, "#!lua name=Two\nredis.register_function('b', function() return 2 end)"), "Two");
     let listed = "((library_name Two engine LUA functions ((name b description nil flags ()))) \
