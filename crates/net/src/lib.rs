@@ -39,7 +39,7 @@ pub mod telemetry;
 pub use accept::{Accepted, Acceptor, Acceptors, UnixAcceptor, UnixPeer};
 pub use forward::{Forward, Forwarded, Pipe};
 pub use gate::Gate;
-pub use limits::{ConnectionLimits, ConnectionPermit, Connections};
+pub use limits::{ConnectionLimits, ConnectionPermit, Connections, OpenConnection};
 pub use listen::{Address, Listener, Plaintext, UnixSocket};
 pub use outbox::Outbox;
 pub use service::{Server, Service, ServiceSettings};

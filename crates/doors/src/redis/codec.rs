@@ -511,6 +511,7 @@ pub fn check_requests(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, bool) {
 fn peer(is_known: bool) -> Rc<Peer> {
     Rc::new(Peer {
         id: 0,
+        entry: Arc::new(net::OpenConnection::new(None)),
         transport: net::service::Transport::Pipe,
         address: None,
         local: None,

@@ -28,7 +28,7 @@ use super::stats::HttpStats;
 use super::wire::Wire;
 use crate::gate::expect_open;
 use crate::tls::PeerIdentity;
-use crate::{ConnectionPermit, Drain, Gate, UnixPeer};
+use crate::{ConnectionPermit, Drain, Gate, OpenConnection, UnixPeer};
 
 /// First bytes of an HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -49,7 +49,7 @@ pub struct Connection {
     pub(super) stats: Arc<HttpStats>,
     listener: Arc<Listening>,
     drain: Drain,
-    _permit: ConnectionPermit,
+    permit: ConnectionPermit,
     /// Value that the service keeps with the connection. It is dropped with it.
     pub attachment: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -81,9 +81,14 @@ impl Connection {
             stats,
             listener,
             drain,
-            _permit: permit,
+            permit,
             attachment: Mutex::default(),
         }
+    }
+
+    /// Returns the entry of the connection in the table of open ones.
+    pub fn entry(&self) -> &Arc<OpenConnection> {
+        self.permit.entry()
     }
 
     /// Returns `true` if the listener is shutting down, so that no new work should begin. A connection that was

@@ -53,6 +53,7 @@ struct Entry {
 impl Exchange {
     fn begin(connection: Arc<Connection>) -> Self {
         connection.activity.request_begins();
+        connection.entry().add_request();
         Self { connection, is_waiting: false, https_only: None, log: None }
     }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::{Aborted, abortable};
 use hyper::body::Body;
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
@@ -32,9 +33,9 @@ use super::stats::HttpStats;
 use super::wire::{LAST_WORDS, Wire, last_words};
 use crate::accept::{Accepted, Acceptors};
 use crate::forward::{Forward, Forwarded, Sniff, Sniffed, TLS_HANDSHAKE};
-use crate::limits::Cap;
+use crate::limits::{Cap, Phase};
 use crate::tls::{PeerIdentity, Tls, log_refused};
-use crate::{ConnectionPermit, Connections, Drain, Shutdown, UnixPeer};
+use crate::{ConnectionPermit, Connections, Drain, OpenConnection, Shutdown, UnixPeer};
 
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// Maximum bytes that an HTTP/1 connection buffers in each direction, if heads need no more.
@@ -216,11 +217,19 @@ where
             }
         };
         let connection = self.0.connection(peer, drain, permit);
+        let entry = connection.entry().clone();
         let shared = self.0.clone();
-        match shared.begin_plain(stream, connection).await {
-            Some((Version::Http1, wire)) => Box::pin(serve_http1(shared, wire)).await,
-            Some((Version::Http2, wire)) => Box::pin(serve_http2(shared, wire)).await,
-            None => {}
+        let (served, stop) = abortable(async move {
+            match shared.begin_plain(stream, connection).await {
+                Some((Version::Http1, wire)) => Box::pin(serve_http1(shared, wire)).await,
+                Some((Version::Http2, wire)) => Box::pin(serve_http2(shared, wire)).await,
+                None => {}
+            }
+        });
+        entry.stop_by(Phase::Serving, move || stop.abort());
+        drop(entry);
+        if let Err(Aborted) = served.await {
+            tracing::debug!("a stream was cut off");
         }
     }
 }
@@ -273,7 +282,7 @@ where
         };
         let mut connection = self.connection(UNIX_ADDRESS, drain, permit);
         connection.process = Some(process);
-        tokio::spawn(async move {
+        run(&connection.entry().clone(), Phase::Opening, async move {
             if let Some((version, wire)) = shared.begin_plain(socket, connection).await {
                 shared.spawn(version, wire);
             }
@@ -292,7 +301,7 @@ where
         }
         // A proxy connects for many clients, and needs more than the share of one.
         let is_proxy = is_trusted(peer.ip(), &self.settings.trusted_proxies);
-        let permit = match self.connections.admit((!is_proxy).then_some(peer.ip())) {
+        let permit = match self.connections.admit_from((!is_proxy).then_some(peer.ip()), Some(peer)) {
             Ok(permit) => permit,
             Err(refused) => {
                 tracing::warn!(%peer, "refused a connection: {refused}");
@@ -310,7 +319,8 @@ where
             return;
         }
         let connection = self.connection(peer, drain, permit);
-        tokio::spawn(async move { shared.begin(socket, connection, is_plain_allowed).await });
+        let entry = connection.entry().clone();
+        run(&entry, Phase::Opening, async move { shared.begin(socket, connection, is_plain_allowed).await });
     }
 
     /// Detects the protocol of a connection, and passes it to a task that only serves that protocol.
@@ -390,10 +400,11 @@ where
     }
 
     fn spawn<T: AsyncRead + AsyncWrite + Send + Unpin + 'static>(self: Arc<Self>, version: Version, wire: Wire<T>) {
+        let entry = wire.connection.entry().clone();
         match version {
-            Version::Http1 => tokio::spawn(serve_http1(self, wire)),
-            Version::Http2 => tokio::spawn(serve_http2(self, wire)),
-        };
+            Version::Http1 => run(&entry, Phase::Serving, serve_http1(self, wire)),
+            Version::Http2 => run(&entry, Phase::Serving, serve_http2(self, wire)),
+        }
     }
 
     /// Returns the result of `work`, if it completes within the header timeout and before the drain begins.
@@ -440,6 +451,13 @@ where
             last_words(socket, &self.refusal_text(&refusal), LAST_WORDS).await;
         }
     }
+}
+
+/// Runs the task that serves a connection in this phase. Cutting the connection off drops the task, with all that it
+/// holds.
+fn run(entry: &OpenConnection, phase: Phase, task: impl Future<Output = ()> + Send + 'static) {
+    let task = tokio::spawn(task).abort_handle();
+    entry.stop_by(phase, move || task.abort());
 }
 
 fn too_many(refused: &impl std::fmt::Display) -> Refusal {

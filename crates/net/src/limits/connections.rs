@@ -1,11 +1,12 @@
 //! Limits of open connections, in total and per peer, and of the rate at which a peer may open them.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use super::open::{OpenConnection, Table};
 use super::peers::{Peer, Peers};
 
 /// Limits of connections.
@@ -55,6 +56,7 @@ pub struct Connections {
     max: AtomicUsize,
     peers: Peers,
     open: AtomicUsize,
+    table: Table,
     /// Refusals by [`Refused::index`].
     refused: [AtomicU64; Refused::NAMES.len()],
 }
@@ -67,6 +69,7 @@ impl Connections {
             max: AtomicUsize::new(limits.connections_max),
             peers: Peers::new(&limits),
             open: AtomicUsize::new(0),
+            table: Table::default(),
             refused: Default::default(),
         })
     }
@@ -80,11 +83,21 @@ impl Connections {
 
     /// Returns a permit for one connection. A connection without a peer, such as a pipe, counts only towards the total.
     pub fn admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Result<ConnectionPermit, Refused> {
+        self.admit_from(peer, None)
+    }
+
+    /// Returns a permit for one connection from this address, which counts for `peer`.
+    pub fn admit_from(
+        self: &Arc<Self>,
+        peer: Option<IpAddr>,
+        address: Option<SocketAddr>,
+    ) -> Result<ConnectionPermit, Refused> {
         let admitted = self.take(peer.map(Peer::from));
         if let Err(refused) = admitted {
             self.refused[refused.index()].fetch_add(1, Ordering::Relaxed);
         }
-        admitted.map(|peer| ConnectionPermit { connections: self.clone(), peer })
+        let entry = |peer| ConnectionPermit { connections: self.clone(), peer, entry: self.table.add(address) };
+        admitted.map(entry)
     }
 
     fn take(&self, peer: Option<Peer>) -> Result<Option<Peer>, Refused> {
@@ -105,6 +118,16 @@ impl Connections {
     /// Returns the number of connections that hold a permit.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
+    }
+
+    /// Returns an open connection by its number.
+    pub fn get(&self, id: u64) -> Option<Arc<OpenConnection>> {
+        self.table.get(id)
+    }
+
+    /// Returns the first `count_max` open connections with a number above `id`, in the order of their numbers.
+    pub fn after(&self, id: u64, count_max: usize) -> Vec<Arc<OpenConnection>> {
+        self.table.after(id, count_max)
     }
 
     /// Returns the maximum number of open connections.
@@ -133,10 +156,19 @@ impl Connections {
 pub struct ConnectionPermit {
     connections: Arc<Connections>,
     peer: Option<Peer>,
+    entry: Arc<OpenConnection>,
+}
+
+impl ConnectionPermit {
+    /// Returns the entry of the connection in the table of open ones.
+    pub fn entry(&self) -> &Arc<OpenConnection> {
+        &self.entry
+    }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
+        self.connections.table.remove(self.entry.id);
         if let Some(peer) = self.peer {
             self.connections.peers.close(peer);
         }

@@ -25,6 +25,7 @@
 mod cap;
 mod connections;
 mod lease;
+mod open;
 mod peers;
 mod sync;
 
@@ -34,4 +35,5 @@ mod lease_tests;
 pub use cap::{Cap, SharedPermit};
 pub use connections::{ConnectionLimits, ConnectionPermit, Connections, Refused};
 pub use lease::{Acquire, Lease, Permit};
+pub use open::{OpenConnection, Phase};
 pub(crate) use peers::now_ns as coarse_ns;

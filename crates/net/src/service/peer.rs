@@ -3,14 +3,17 @@
 use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use crate::UnixPeer;
+use crate::{OpenConnection, UnixPeer};
 
 /// Properties of a connection that are known when it opens.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// Number of the connection, unique in the process.
     pub id: u64,
+    /// Entry of the connection in the table of open ones.
+    pub entry: Arc<OpenConnection>,
     /// Transport of the connection.
     pub transport: Transport,
     /// Address of the peer; `None` for a Unix socket or a pipe, which come from this machine.

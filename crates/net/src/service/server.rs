@@ -8,7 +8,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ use super::transport::{Duplex, Plain, QuicStream, Stream, Transport as ByteStrea
 use super::{Live, Peer, Phase, Service, Transport};
 use crate::forward::{Forward, Forwarded, Pipe, Sniff, Sniffed, TLS_HANDSHAKE};
 use crate::gate::expect_open;
-use crate::limits::{ConnectionLimits, ConnectionPermit, Connections};
+use crate::limits::{self, ConnectionLimits, ConnectionPermit, Connections, OpenConnection};
 use crate::listen::{Address, Kind, Listener, Plaintext, TlsOffer};
 use crate::outbox::Socket;
 use crate::quic::{self, Windows};
@@ -49,9 +48,9 @@ pub struct Server {
 }
 
 /// Connection or endpoint to be served on a worker.
-struct Arrival {
-    what: Arrived,
-    hold: Hold,
+enum Arrival {
+    Connection(Arrived, Hold),
+    Endpoint(quinn::Endpoint, Box<QuicOffer>, Drain),
 }
 
 enum Arrived {
@@ -59,7 +58,6 @@ enum Arrived {
     Unix(std::os::unix::net::UnixStream, UnixPeer),
     Pipe(Box<dyn Pipe>),
     Forwarded(Box<(Forwarded, TlsOffer)>),
-    Endpoint(quinn::Endpoint, Box<QuicOffer>),
 }
 
 /// QUIC settings of an endpoint.
@@ -72,9 +70,15 @@ struct QuicOffer {
 
 /// Resources that a connection holds while it is open.
 struct Hold {
-    _permit: Option<ConnectionPermit>,
-    _place: Option<Place>,
-    drain: Drain,
+    permit: ConnectionPermit,
+    _place: Place,
+    _drain: Drain,
+}
+
+impl Hold {
+    fn entry(&self) -> Arc<OpenConnection> {
+        self.permit.entry().clone()
+    }
 }
 
 impl Server {
@@ -141,11 +145,10 @@ impl Server {
             Kind::Quic { endpoints, config, windows } => {
                 for (i, endpoint) in endpoints.into_iter().enumerate() {
                     let worker = i % self.workers.len();
-                    let hold = Hold { _permit: None, _place: None, drain: self.shutdown.drain() };
                     let connections = self.connections.clone();
                     let places = self.workers.places(worker);
                     let offer = QuicOffer { config: config.clone(), windows, connections, places };
-                    self.send(worker, Arrival { what: Arrived::Endpoint(endpoint, Box::new(offer)), hold });
+                    self.send(worker, Arrival::Endpoint(endpoint, Box::new(offer), self.shutdown.drain()));
                 }
             }
         }
@@ -169,14 +172,14 @@ impl Server {
         let limited = (!forwarded.owner).then_some(forwarded.peer);
         if let Some((hold, worker)) = self.admit(limited) {
             let offer = TlsOffer { acceptor: tls.into(), plaintext };
-            self.send(worker, Arrival { what: Arrived::Forwarded(Box::new((forwarded, offer))), hold });
+            self.send(worker, Arrival::Connection(Arrived::Forwarded(Box::new((forwarded, offer))), hold));
         }
     }
 
     /// Serves one byte stream in memory. It is dropped if the connection limit is reached.
     pub fn serve_pipe(&self, pipe: impl Pipe + 'static) {
         if let Some((hold, worker)) = self.admit(None) {
-            self.send(worker, Arrival { what: Arrived::Pipe(Box::new(pipe)), hold });
+            self.send(worker, Arrival::Connection(Arrived::Pipe(Box::new(pipe)), hold));
         }
     }
 
@@ -185,7 +188,7 @@ impl Server {
             return;
         };
         match socket.into_std() {
-            Ok(socket) => self.send(worker, Arrival { what: Arrived::Tcp(socket, peer, tls), hold }),
+            Ok(socket) => self.send(worker, Arrival::Connection(Arrived::Tcp(socket, peer, tls), hold)),
             Err(error) => tracing::debug!(%peer, %error, "connection lost while it was placed"),
         }
     }
@@ -195,17 +198,17 @@ impl Server {
             return;
         };
         match socket.into_std() {
-            Ok(socket) => self.send(worker, Arrival { what: Arrived::Unix(socket, peer), hold }),
+            Ok(socket) => self.send(worker, Arrival::Connection(Arrived::Unix(socket, peer), hold)),
             Err(error) => tracing::debug!(%error, "connection lost while it was placed"),
         }
     }
 
     fn admit(&self, peer: Option<SocketAddr>) -> Option<(Hold, usize)> {
-        match self.connections.admit(peer.map(|peer| peer.ip())) {
+        match self.connections.admit_from(peer.map(|peer| peer.ip()), peer) {
             Ok(permit) => {
                 let place = self.workers.place();
                 let worker = place.worker;
-                Some((Hold { _permit: Some(permit), _place: Some(place), drain: self.shutdown.drain() }, worker))
+                Some((Hold { permit, _place: place, _drain: self.shutdown.drain() }, worker))
             }
             Err(refused) => {
                 tracing::warn!(?peer, %refused, "refused a connection");
@@ -221,7 +224,11 @@ impl Server {
     }
 }
 
-static CONNECTION_IDS: AtomicU64 = AtomicU64::new(1);
+/// Runs the task of a connection. Cutting the connection off drops the task, with all that it holds.
+fn run(entry: &OpenConnection, task: impl Future<Output = ()> + 'static) {
+    let task = spawn_local(task).abort_handle();
+    entry.stop_by(limits::Phase::Opening, move || task.abort());
+}
 
 impl<P: Protocol, H: Handler<P>> Live<P, H> {
     /// Follows the stages of the shutdown for as long as the service has tasks.
@@ -257,25 +264,34 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         }
     }
 
-    fn serve(self: Rc<Self>, Arrival { what, hold }: Arrival) {
+    fn serve(self: Rc<Self>, arrival: Arrival) {
+        let (what, hold) = match arrival {
+            Arrival::Connection(what, hold) => (what, hold),
+            Arrival::Endpoint(endpoint, offer, drain) => {
+                return drop(spawn_local(self.serve_endpoint(endpoint, offer, drain)));
+            }
+        };
+        let entry = hold.entry();
         match what {
-            Arrived::Tcp(socket, address, tls) => drop(spawn_local(self.serve_tcp(socket, address, tls, hold))),
-            Arrived::Unix(socket, peer) => drop(spawn_local(self.serve_unix(socket, peer, hold))),
+            Arrived::Tcp(socket, address, tls) => run(&entry, self.serve_tcp(socket, address, tls, hold)),
+            Arrived::Unix(socket, peer) => run(&entry, self.serve_unix(socket, peer, hold)),
             Arrived::Pipe(pipe) => {
-                let peer = self.peer(Transport::Pipe, None, None);
-                drop(spawn_local(async move { self.serve_stream(pipe, peer, hold).await }));
+                let peer = self.peer(Transport::Pipe, None, &hold);
+                run(&entry, async move { self.serve_stream(pipe, peer, hold).await.unwrap_or_default() });
             }
             Arrived::Forwarded(forwarded) => {
                 let (forwarded, offer) = *forwarded;
-                drop(spawn_local(self.serve_forwarded(forwarded, offer, hold)));
+                run(&entry, self.serve_forwarded(forwarded, offer, hold));
             }
-            Arrived::Endpoint(endpoint, offer) => drop(spawn_local(self.serve_endpoint(endpoint, offer, hold))),
         }
     }
 
-    fn peer(&self, transport: Transport, address: Option<SocketAddr>, local: Option<SocketAddr>) -> Peer {
+    fn peer(&self, transport: Transport, local: Option<SocketAddr>, hold: &Hold) -> Peer {
+        let entry = hold.entry();
+        let address = entry.address.filter(|_| transport != Transport::Unix);
         Peer {
-            id: CONNECTION_IDS.fetch_add(1, Ordering::Relaxed),
+            id: entry.id,
+            entry,
             transport,
             address,
             local,
@@ -302,7 +318,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             }
         };
         let Some(offer) = tls else {
-            return self.serve_socket(socket, address, hold).await.unwrap_or_default();
+            return self.serve_socket(socket, hold).await.unwrap_or_default();
         };
         match self.begins_with_tls(&mut socket, address, &offer).await {
             // Boxed, so that a connection without TLS does not pay for the state of TLS.
@@ -310,7 +326,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
                 let local = socket.local_addr().ok();
                 Box::pin(self.serve_tls(socket, address, local, offer, hold)).await
             }
-            Some(false) => self.serve_socket(socket, address, hold).await.unwrap_or_default(),
+            Some(false) => self.serve_socket(socket, hold).await.unwrap_or_default(),
             None => {}
         }
     }
@@ -319,13 +335,13 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         let Forwarded { stream, peer: address, local, owner } = forwarded;
         let mut stream = Sniffed::from(stream);
         if owner {
-            let peer = Peer { process: Some(UnixPeer::OWNER), ..self.peer(Transport::Unix, None, None) };
+            let peer = Peer { process: Some(UnixPeer::OWNER), ..self.peer(Transport::Unix, None, &hold) };
             return self.serve_stream(stream, peer, hold).await.unwrap_or_default();
         }
         match self.begins_with_tls(&mut stream, address, &offer).await {
             Some(true) => Box::pin(self.serve_tls(stream, address, local, offer, hold)).await,
             Some(false) => {
-                let peer = self.peer(Transport::Tcp, Some(address), local);
+                let peer = self.peer(Transport::Tcp, local, &hold);
                 self.serve_stream(stream, peer, hold).await.unwrap_or_default();
             }
             None => {}
@@ -348,20 +364,15 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         None
     }
 
-    fn serve_socket(
-        self: Rc<Self>,
-        socket: TcpStream,
-        address: SocketAddr,
-        hold: Hold,
-    ) -> impl Future<Output = Option<()>> {
-        let peer = self.peer(Transport::Tcp, Some(address), socket.local_addr().ok());
+    fn serve_socket(self: Rc<Self>, socket: TcpStream, hold: Hold) -> impl Future<Output = Option<()>> {
+        let peer = self.peer(Transport::Tcp, socket.local_addr().ok(), &hold);
         let (reader, writer) = socket.into_split();
         let outbox = Outbox::to_socket(Socket::Tcp(writer), self.settings.outbox_bytes_max);
         self.serve_one(Plain(reader), outbox, peer, hold)
     }
 
     async fn serve_unix(self: Rc<Self>, socket: std::os::unix::net::UnixStream, process: UnixPeer, hold: Hold) {
-        let peer = Peer { process: Some(process), ..self.peer(Transport::Unix, None, None) };
+        let peer = Peer { process: Some(process), ..self.peer(Transport::Unix, None, &hold) };
         match UnixStream::from_std(socket) {
             Ok(socket) => {
                 let (reader, writer) = socket.into_split();
@@ -393,7 +404,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
                 return;
             }
         };
-        let mut peer = self.peer(Transport::Tls, Some(address), local);
+        let mut peer = self.peer(Transport::Tls, local, &hold);
         peer.certificates =
             stream.get_ref().1.peer_certificates().map(<[CertificateDer<'_>]>::to_vec).unwrap_or_default();
         self.serve_stream(stream, peer, hold).await;
@@ -440,8 +451,8 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         self.until_phase_changes(duration, work).await
     }
 
-    async fn serve_endpoint(self: Rc<Self>, endpoint: quinn::Endpoint, offer: Box<QuicOffer>, mut hold: Hold) {
-        while let Some(Some(incoming)) = hold.drain.or_begun(endpoint.accept()).await {
+    async fn serve_endpoint(self: Rc<Self>, endpoint: quinn::Endpoint, offer: Box<QuicOffer>, mut drain: Drain) {
+        while let Some(Some(incoming)) = drain.or_begun(endpoint.accept()).await {
             let peer = incoming.remote_address();
             let connections = &offer.connections;
             if !incoming.remote_address_validated() && connections.open() > connections.max() / VALIDATE_FROM_PART {
@@ -451,13 +462,12 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
                 }
                 continue;
             }
-            match connections.admit(Some(peer.ip())) {
+            match connections.admit_from(Some(peer.ip()), Some(peer)) {
                 Ok(permit) => {
                     let mut config = offer.config.clone();
                     config.transport_config(quic::transport(offer.windows, peer));
-                    let hold =
-                        Hold { _permit: Some(permit), _place: Some(offer.places.place()), drain: hold.drain.clone() };
-                    spawn_local(self.clone().serve_quic(incoming, config, hold));
+                    let hold = Hold { permit, _place: offer.places.place(), _drain: drain.clone() };
+                    run(&hold.entry(), self.clone().serve_quic(incoming, config, hold));
                 }
                 Err(refused) => {
                     tracing::warn!(%peer, %refused, "refused a connection");
@@ -474,7 +484,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         tokio::select! {
             () = endpoint.wait_idle() => {}
             () = refuse => {}
-            () = hold.drain.aborted() => {}
+            () = drain.aborted() => {}
         }
     }
 
@@ -493,7 +503,11 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
                 return;
             }
         };
-        let mut peer = self.peer(Transport::Quic, Some(address), None);
+        let mut peer = self.peer(Transport::Quic, None, &hold);
+        let code = self.protocol.close_code(FaultKind::ShuttingDown);
+        let cut = quic.clone();
+        let why = b"an administrator has closed the connection";
+        peer.entry.stop_by(limits::Phase::Serving, move || cut.close(code.into(), why));
         let identity =
             quic.peer_identity().and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok());
         peer.certificates = identity.map(|certificates| *certificates).unwrap_or_default();

@@ -27,12 +27,12 @@ use super::rest::Rest;
 use super::scratch::{self, Batch, Scratch};
 use super::transport::Transport;
 use super::{Live, Peer, Phase};
-use crate::Outbox;
 use crate::gate::expect_open;
 use crate::heavy::Turns;
 use crate::limits::{Permit, coarse_ns};
 use crate::telemetry::{self, Lap};
 use crate::workers::Timer;
+use crate::{OpenConnection, Outbox};
 
 /// Bytes to be written at which no more frames are handled until they are written.
 const FLUSH_BYTES: usize = 64 << 10;
@@ -42,6 +42,7 @@ const ROUNDS_MAX: usize = 16;
 
 pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     live: Rc<Live<P, H>>,
+    entry: Arc<OpenConnection>,
     transport: T,
     outbox: Arc<Outbox>,
     codec: P::Codec,
@@ -206,6 +207,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     ) -> Self {
         let mut session = live.handler.open(connection, &outbox);
         Self {
+            entry: peer.entry.clone(),
             codec: live.protocol.codec(peer),
             pause: live.handler.pause(&mut session, Spent::default()),
             session,
@@ -773,14 +775,13 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     fn count(&self, batch: &mut Batch) {
         let batch = std::mem::take(batch);
         let cells = &self.live.cells;
-        if batch.started > 0 {
+        if batch.started + batch.messages > 0 {
+            self.entry.add_requests_on_one_thread(batch.started + batch.messages);
             cells.requests_started.add(batch.started);
+            cells.messages.add(batch.messages);
         }
         if batch.completed > 0 {
             cells.requests_completed.add(batch.completed);
-        }
-        if batch.messages > 0 {
-            cells.messages.add(batch.messages);
         }
         if batch.answered_at_once > 0
             && let Some(began) = batch.began
