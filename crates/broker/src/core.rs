@@ -24,6 +24,7 @@ use crate::leadership::Role;
 use crate::limited::Limited;
 use crate::mesh::MeshCell;
 use crate::metrics::{Exposition, Metrics, expose_store};
+use crate::open_connections::OpenConnections;
 use crate::peers::Peers;
 use crate::producers::ProducerIds;
 use crate::settings::Settings;
@@ -43,6 +44,7 @@ pub struct Core {
     settings: Arc<Settings>,
     defaults: Defaults,
     connection_limits: ConnectionLimits,
+    open_connections: OpenConnections,
     tenant_quotas: Arc<TenantQuotas>,
     metrics: Arc<Metrics>,
     traces: Arc<Traces>,
@@ -140,6 +142,7 @@ impl Core {
             settings: Arc::new(settings),
             defaults,
             connection_limits: ConnectionLimits::default(),
+            open_connections: OpenConnections::default(),
             tenant_quotas: Arc::default(),
             metrics: Arc::default(),
             lanes,
@@ -181,6 +184,11 @@ impl Core {
     /// Limits on the connections of doors.
     pub fn connection_limits(&self) -> &ConnectionLimits {
         &self.connection_limits
+    }
+
+    /// Open connections of all doors.
+    pub fn open_connections(&self) -> &OpenConnections {
+        &self.open_connections
     }
 
     /// Quotas of what has the names of a tenant.

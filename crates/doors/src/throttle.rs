@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use broker::{Broker, Door, Hold, Identity, Usage};
 use engine::Result;
+use net::OpenConnection;
 use net::http::{Caller, Newcomers};
 use net::service::{Held, Spent};
 
@@ -34,12 +35,25 @@ pub(crate) fn newcomers(broker: &Arc<Broker>, door: Door) -> Newcomers {
     Newcomers::new(move |address| security.connected(door, Some(address)).map(|unwelcome| unwelcome.error.message))
 }
 
+/// Counts a connection for the client that has logged in on it, and names the client in the list of connections.
+pub(crate) fn hold_connection(
+    broker: &Broker,
+    door: Door,
+    identity: &Identity,
+    held: &mut Option<Hold>,
+    entry: &OpenConnection,
+) -> Result<()> {
+    broker.security.hold_connection(door, identity, held)?;
+    entry.set_user(identity.user().as_str());
+    Ok(())
+}
+
 /// Counts the connection of a request for the sender, instead of for that of the request before. Refuses a request
 /// whose sender has as many connections as a quota allows.
 pub(crate) fn count_connection(broker: &Broker, door: Door, caller: &Caller, identity: &Identity) -> Result<()> {
     let mut attachment = caller.connection.attachment.lock();
     let mut hold = attachment.take().and_then(|hold| hold.downcast::<Hold>().ok()).map(|hold| *hold);
-    let counted = broker.security.hold_connection(door, identity, &mut hold);
+    let counted = hold_connection(broker, door, identity, &mut hold, caller.connection.entry());
     *attachment = hold.map(|hold| Box::new(hold) as _);
     counted
 }

@@ -10,6 +10,7 @@ extern crate thalweg_client as client;
 // What the user set, and what each door makes of it.
 pub mod admin_token;
 pub mod config;
+mod connections;
 mod door_table;
 
 // A server in a process of its own, or in another program.

@@ -22,6 +22,7 @@ use storage::{RealDisk, Store, StoreSettings, StoredTopic};
 use crate::admin_token::AdminTokenFile;
 use crate::admission;
 use crate::config::Config;
+use crate::connections::Table;
 use crate::door_table::{Common, row};
 use crate::issuer;
 use crate::otlp::{self, OtlpSettings};
@@ -215,7 +216,7 @@ impl Server {
             broker: self.broker.clone(),
             workers: self.process.workers(),
             sockets,
-            connections: self.connections(door.key(), settings),
+            connections: self.connections(door, settings),
             shutdown: &self.shutdown,
             tls: &self.process.tls,
             gate: self.gate.clone(),
@@ -255,12 +256,14 @@ impl Server {
     }
 
     /// Creates the connection limits of a door, and adds its connections to the metrics.
-    fn connections(&self, door: &'static str, settings: &ServerSettings) -> Arc<Connections> {
+    fn connections(&self, of: Door, settings: &ServerSettings) -> Arc<Connections> {
+        let door = of.key();
         let connections = Connections::new(ConnectionLimits {
             per_peer_max: settings.connections_per_peer_max,
             per_remote_peer_max: settings.connections_per_remote_peer_max,
             ..ConnectionLimits::up_to(settings.connections_max)
         });
+        self.broker.open_connections().open(Arc::new(Table { door: of, connections: connections.clone() }));
         let shown = connections.clone();
         let limited = connections.clone();
         let configured = (settings.connections_max as u64, settings.connections_per_peer_max as u64);

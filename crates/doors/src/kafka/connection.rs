@@ -79,7 +79,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         let source = LoginSource { door: broker::Door::Kafka, address: peer.address.map(|at| at.ip()) };
         let certified = login::of_certificate(&self.broker, certificate.as_ref(), source);
         peer.is_known.set(peer.is_known.get() || certified.is_some());
-        let login = Rc::new(Login::new(self.is_login_required, &host_of(peer), certified));
+        let login = Rc::new(Login::new(self.is_login_required, &host_of(peer), certified, peer.entry.clone()));
         let refused = self.broker.security.connected(broker::Door::Kafka, peer.address.map(|at| at.ip()));
         let refused = refused.or_else(|| login.count(&self.broker).err().map(Unwelcome::from));
         Session {

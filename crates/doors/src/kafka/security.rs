@@ -9,6 +9,7 @@ use broker::{Broker, Hold, Identity, LoginSource, Sasl, SaslStep};
 use bytes::Bytes;
 use engine::security::{ANONYMOUS, Credential, Mechanism, Resource, UserName};
 use engine::{Error, ErrorKind};
+use net::OpenConnection;
 use net::service::Standing;
 
 use super::caller::Caller;
@@ -24,6 +25,7 @@ use super::messages::describe_user_scram_credentials::{
 use super::messages::sasl_authenticate::{SaslAuthenticateRequest, SaslAuthenticateResponse};
 use super::messages::sasl_handshake::{SaslHandshakeRequest, SaslHandshakeResponse};
 use super::outcome::{Failure, twice};
+use crate::throttle;
 
 /// APIs that are allowed before the login: SaslHandshake, ApiVersions, SaslAuthenticate.
 pub(super) const BEFORE_LOGIN: [i16; 3] = [17, 18, 36];
@@ -43,6 +45,7 @@ pub(super) struct Login {
     identity: RefCell<Arc<Identity>>,
     /// Count of the connection for the quotas of its client, once it may send requests.
     hold: RefCell<Option<Hold>>,
+    entry: Arc<OpenConnection>,
 }
 
 #[derive(Default)]
@@ -61,10 +64,11 @@ enum Step {
 impl Login {
     /// Creates the state of a connection from this host. A client with a certificate has logged in, and may log in by
     /// SASL as well.
-    pub(super) fn new(is_required: bool, host: &str, certified: Option<Identity>) -> Self {
+    pub(super) fn new(is_required: bool, host: &str, certified: Option<Identity>, entry: Arc<OpenConnection>) -> Self {
         let is_certified = Cell::new(certified.is_some());
         let identity = RefCell::new(Arc::new(certified.unwrap_or_else(|| Identity::anonymous(host))));
-        Self { is_required, is_certified, step: RefCell::default(), identity, hold: RefCell::default() }
+        let (step, hold) = Default::default();
+        Self { is_required, is_certified, step, identity, hold, entry }
     }
 
     /// Counts the connection for its client, unless that still has to log in.
@@ -74,7 +78,7 @@ impl Login {
     }
 
     fn count_for(&self, broker: &Broker, identity: &Identity) -> engine::Result<()> {
-        broker.security.hold_connection(broker::Door::Kafka, identity, &mut self.hold.borrow_mut())
+        throttle::hold_connection(broker, broker::Door::Kafka, identity, &mut self.hold.borrow_mut(), &self.entry)
     }
 
     /// Returns the identity of the client; anonymous if the connection has not logged in.

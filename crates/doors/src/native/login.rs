@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use broker::{Broker, Door, Hold, Identity, LoginSource, Sasl, SaslStep, unknown_mechanism};
 use engine::{Error, ErrorKind, Result};
-use net::UnixPeer;
 use net::service::{Peer, Transport};
 use net::tls::PeerIdentity;
+use net::{OpenConnection, UnixPeer};
 use wire::Response;
 
-use crate::login;
+use crate::{login, throttle};
 
 /// Mechanism of programs of the broker's own user: see [`Sasl::begin_administrator`].
 const TOKEN: &str = "TOKEN";
@@ -35,6 +35,7 @@ pub(super) struct Login {
     identity: RefCell<Arc<Identity>>,
     /// Count of the connection for the quotas of its client, once it may send requests.
     hold: RefCell<Option<Hold>>,
+    entry: Arc<OpenConnection>,
 }
 
 #[derive(Default)]
@@ -57,8 +58,13 @@ impl Login {
         let known = certified.or_else(|| is_owner.then(|| broker.security.log_in_owner(source)));
         let step = if known.is_some() { Step::In } else { Step::Out };
         let identity = known.unwrap_or_else(|| Identity::anonymous(&source.host()));
-        let hold = RefCell::default();
-        Self { is_required, step: RefCell::new(step), identity: RefCell::new(Arc::new(identity)), hold }
+        Self {
+            is_required,
+            step: RefCell::new(step),
+            identity: RefCell::new(Arc::new(identity)),
+            hold: RefCell::default(),
+            entry: peer.entry.clone(),
+        }
     }
 
     /// Counts the connection for its client, unless it is counted. It is not counted before its first request, which
@@ -68,7 +74,7 @@ impl Login {
     }
 
     fn count_for(&self, broker: &Broker, identity: &Identity) -> Result<()> {
-        broker.security.hold_connection(Door::Native, identity, &mut self.hold.borrow_mut())
+        throttle::hold_connection(broker, Door::Native, identity, &mut self.hold.borrow_mut(), &self.entry)
     }
 
     pub(super) fn identity(&self) -> Arc<Identity> {

@@ -185,7 +185,7 @@ impl Handler<RedisProtocol> for Door {
         self.clients.add(client.clone());
         let certified = commands::session::certified(self, peer, &client);
         let (login, identity) = commands::session::begin(self, certified.as_ref(), &client);
-        let (hold, refused) = commands::session::welcome(self, &client, &login, &identity);
+        let (hold, refused) = commands::session::welcome(self, &client, &peer.entry, &login, &identity);
         Session {
             client,
             peer: Rc::clone(peer),

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use engine::ErrorKind;
 use engine::security::{Password, UserName};
 use futures_util::FutureExt;
+use net::OpenConnection;
 use net::service::{Peer, Reply, once};
 use net::tls::PeerIdentity;
 
@@ -23,6 +24,7 @@ use crate::redis::connection::{DATABASES, Door, Later, Login, Replies, Session};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::refusals::{Context, Reason, Refusal};
 use crate::redis::writer::Writer;
+use crate::throttle;
 
 /// Maximum size of a name that a client sets for itself.
 const NAME_BYTES_MAX: usize = 256;
@@ -179,7 +181,8 @@ pub(in crate::redis) fn certified(door: &Door, peer: &Peer, client: &Client) -> 
 impl Session {
     /// Counts the connection for a client, instead of for the one that it was of before.
     fn count(&self, door: &Door, identity: &Identity) -> engine::Result<()> {
-        door.broker.security.hold_connection(broker::Door::Redis, identity, &mut self.hold.borrow_mut())
+        let hold = &mut self.hold.borrow_mut();
+        throttle::hold_connection(&door.broker, broker::Door::Redis, identity, hold, &self.peer.entry)
     }
 }
 
@@ -188,13 +191,14 @@ impl Session {
 pub(in crate::redis) fn welcome(
     door: &Door,
     client: &Client,
+    entry: &OpenConnection,
     login: &Login,
     identity: &Identity,
 ) -> (Count, Option<Unwelcome>) {
     let security = &door.broker.security;
     let mut hold = None;
     let refused = security.connected(broker::Door::Redis, client.ip).or_else(|| {
-        let count = || security.hold_connection(broker::Door::Redis, identity, &mut hold);
+        let count = || throttle::hold_connection(&door.broker, broker::Door::Redis, identity, &mut hold, entry);
         (*login != Login::Needed).then(count)?.err().map(Unwelcome::from)
     });
     if let Some(Unwelcome { error, .. }) = &refused {
@@ -275,8 +279,8 @@ fn log_in(
                 Err(error) => broker.security.end_login(source, &name, Err(error)).await,
             };
             let counted = found.map(|logged_in| {
-                let security = &broker.security;
-                security.hold_connection(source.door, &logged_in, &mut hold.borrow_mut()).map(|()| logged_in)
+                let hold = &mut hold.borrow_mut();
+                throttle::hold_connection(&broker, source.door, &logged_in, hold, &peer.entry).map(|()| logged_in)
             });
             match counted {
                 // The user has as many connections as a quota allows.
