@@ -8,6 +8,7 @@ scrolling, no request after loading except the stream, and limits of size and ti
 
 import base64
 import json
+import socket
 import sys
 import time
 import urllib.error
@@ -67,8 +68,33 @@ def fill():
     api("PUT", "/v1/caches/sessions", {})
     api("PUT", f"/v1/caches/sessions/entries/{quote(EVIL, safe='')}", EVIL.encode())
     api("PUT", "/v1/groups/billing/offsets", {"topic": "orders", "to": "earliest"})
+    api("PUT", f"/v1/users/{quote(EVIL, safe='')}", {"password": "pencil"})
+    api("PUT", "/v1/users/ann", {"password": "pencil"})
+    api("PUT", "/v1/users/ann/roles/monitor")
+    token = api("POST", "/v1/tokens", {"user": EVIL, "roles": ["monitor"]})["id"]
+    entry = {"principal": f"User:{EVIL}", "operation": "read", "kind": "topic", "name": EVIL}
+    api("POST", "/v1/acls", {"acls": [entry]})
+    PAGES["token"] = f"/console/security/tokens/{token}"
+    PAGES["connection"] = f"/console/clients/{follow('held')[1]}"
 
 
+STREAMS = {}
+
+
+def follow(name):
+    """Opens a stream of events. Returns its socket and the number of its connection."""
+    host, port = address.rsplit(":", 1)
+    stream = socket.create_connection((host, int(port)), PATIENCE_S)
+    stream.sendall(b"GET /v1/topics/orders/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert stream.recv(1024), "the stream did not open"
+    own = "{}:{}".format(*stream.getsockname())
+    STREAMS[name] = stream
+    found = api("GET", "/v1/connections?door=http&max=1000")["connections"]
+    return stream, next(of["connection"] for of in found if of["address"] == own)
+
+
+ENTRY = (f"principal={quote(f'User:{EVIL}', safe='')}&operation=read&kind=topic&name={quote(EVIL, safe='')}"
+         "&matching=literal&host=*&is_allowed=true")
 PAGES = {
     "overview": "/console",
     "topics": "/console/topics",
@@ -88,6 +114,11 @@ PAGES = {
     "cluster": "/console/cluster",
     "mesh": "/console/mesh",
     "security": "/console/security",
+    "user": f"/console/security/users/{quote(EVIL, safe='')}",
+    "tokens": "/console/security/tokens",
+    "acls": "/console/security/acls",
+    "acl": f"/console/security/acl?{ENTRY}",
+    "audit": "/console/audit",
     "settings": "/console/settings",
     "api": "/console/api",
     "missing": "/console/topics/unknown",
@@ -272,6 +303,75 @@ def groups_are_reset(browser):
     api("PUT", "/v1/groups/billing/offsets", {"topic": "orders", "to": "earliest"})
 
 
+def a_connection_is_closed(browser):
+    stream, number = follow("closed")
+    browser.open("/console/clients?q=http")
+    browser.find(f"#live a[href='/console/clients/{number}']").click()
+    browser.shows("Requests")
+    form = browser.panel("Disconnect")
+    browser.confirm(form, str(number))
+    browser.until("the list", lambda: browser.driver.current_url.endswith("/console/clients"))
+    while stream.recv(1 << 16):
+        pass
+    assert not exists(f"/v1/connections/{number}")
+
+
+def users_tokens_and_entries_are_administered(browser):
+    browser.open("/console/security")
+    form = browser.panel("Create a user")
+    browser.fill(form, user="carol", password="pencil")
+    form.find_element(By.TAG_NAME, "button").click()
+    browser.until("the page of the user", lambda: browser.driver.current_url.endswith("/security/users/carol"))
+    form = browser.panel("Add a role")
+    browser.fill(form, role="monitor")
+    form.find_element(By.TAG_NAME, "button").click()
+    browser.until("the role", lambda: browser.driver.find_elements(By.CSS_SELECTOR, "select[name=role]"))
+    form = browser.panel("Remove a role")
+    browser.confirm(form, "carol")
+    browser.until("no role", lambda: not browser.driver.find_elements(By.CSS_SELECTOR, "select[name=role]"))
+    form = browser.panel("Delete the user")
+    browser.confirm(form, "carol")
+    browser.until("the list", lambda: browser.driver.current_url.endswith("/console/security"))
+    assert all(user["user"] != "carol" for user in api("GET", "/v1/users")["users"])
+
+    browser.open("/console/security/tokens?q=ci")
+    form = browser.panel("Create a token")
+    browser.fill(form, user="ci", roles="publisher, monitor", lifetime_ms="a day")
+    form.find_element(By.TAG_NAME, "button").click()
+    browser.said(form, "is the token")
+    token = api("GET", "/v1/tokens?user=ci")["tokens"][0]
+    assert token["roles"] == ["publisher", "monitor"], token
+    assert 0 < token["expires_ms"] - token["created_ms"] <= 86_400_000, token
+    browser.open(f"/console/security/tokens/{token['id']}")
+    browser.confirm(browser.panel("Delete the token"), token["id"])
+    browser.until("the list", lambda: browser.driver.current_url.endswith("/security/tokens"))
+    assert not api("GET", "/v1/tokens?user=ci")["tokens"]
+
+    browser.open("/console/security/acls")
+    form = browser.panel("Add an entry")
+    browser.fill(form, principal="Role:crew", operation="write", kind="queue", name="jobs-", matching="prefix")
+    form.find_element(By.TAG_NAME, "button").click()
+    browser.until("the entry", lambda: api("GET", "/v1/acls?principal=Role:crew")["acls"])
+    entry = api("GET", "/v1/acls?principal=Role:crew")["acls"][0]
+    assert (entry["matching"], entry["is_allowed"], entry["operation"]) == ("prefix", True, "write"), entry
+    browser.open("/console/security/acls?q=crew")
+    browser.find("tbody a").click()
+    browser.confirm(browser.panel("Delete the entry"), "Role:crew")
+    browser.until("the list", lambda: browser.driver.current_url.endswith("/security/acls"))
+    assert not api("GET", "/v1/acls?principal=Role:crew")["acls"]
+
+
+def the_audit_is_searched(browser):
+    browser.open("/console/audit")
+    browser.shows("disconnect client")
+    form = browser.find("form.bar")
+    browser.fill(form, q="delete token")
+    form.find_element(By.TAG_NAME, "button").click()
+    browser.until("the search", lambda: "q=delete" in browser.driver.current_url)
+    actions = {row.text for row in browser.driver.find_elements(By.CSS_SELECTOR, "tbody th")}
+    assert actions == {"delete token"}, actions
+
+
 SCENARIOS = [
     create_publish_and_delete,
     records_are_found_by_offset_time_and_key,
@@ -279,6 +379,9 @@ SCENARIOS = [
     live_figures_follow_the_broker,
     queues_are_purged_and_caches_written,
     groups_are_reset,
+    a_connection_is_closed,
+    users_tokens_and_entries_are_administered,
+    the_audit_is_searched,
 ]
 
 # What a page did since its navigation: first paint, size, and requests after the load, except streams.

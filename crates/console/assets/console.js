@@ -115,6 +115,15 @@ function sentence(message) {
   return /[.?!]$/.test(text) ? text : text + ".";
 }
 
+// Returns the lines of a text with a name, a colon and a value as an object. A line without a colon has the value null.
+function pairs(text) {
+  const of = (line) => {
+    const at = line.indexOf(":");
+    return at < 0 ? [line.trim(), null] : [line.slice(0, at).trim(), line.slice(at + 1).trim()];
+  };
+  return Object.fromEntries(text.split("\n").filter((line) => line.trim() !== "").map(of));
+}
+
 function readForm(form) {
   const sent = { path: {}, query: new URLSearchParams(), body: {} };
   for (const field of form.querySelectorAll("[data-send]")) {
@@ -125,6 +134,9 @@ function readForm(form) {
     else if (value === "" && field.tagName !== "TEXTAREA") continue;
     else if (kind === "query") sent.query.set(name, value);
     else if (kind === "number") sent.body[name] = Number(value);
+    else if (kind === "null") sent.body[name] = null;
+    else if (kind === "pairs") sent.body[name] = pairs(value);
+    else if (kind === "words") sent.body[name] = value.split(/[\s,]+/).filter(Boolean);
     else if (kind === "flag") sent.body[name] = value === "true";
     else sent.body[name] = value;
   }

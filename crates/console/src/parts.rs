@@ -130,24 +130,46 @@ pub enum Field {
     Path,
     /// Parameter of the query.
     Query,
+    /// Password, which the browser does not show.
+    Secret,
+    /// Words separated by spaces or commas, which are sent as a list.
+    Words,
+    /// Lines with a name, a colon and a value, which are sent as an object.
+    Pairs,
+    /// Flag with which null is sent in place of a value.
+    Null,
+}
+
+impl Field {
+    /// Returns the name by which the script knows how to send a value.
+    fn send(self) -> &'static str {
+        match self {
+            Self::Text | Self::Area | Self::Secret => "text",
+            Self::Number => "number",
+            Self::Flag => "flag",
+            Self::Path => "path",
+            Self::Query => "query",
+            Self::Words => "words",
+            Self::Pairs => "pairs",
+            Self::Null => "null",
+        }
+    }
 }
 
 /// Renders a field with its label. An empty one is not sent.
 pub fn field(kind: Field, name: &str, label: &str, hint: &str) -> Markup {
-    let send = match kind {
-        Field::Text | Field::Area => "text",
-        Field::Number => "number",
-        Field::Flag => "flag",
-        Field::Path => "path",
-        Field::Query => "query",
-    };
+    let send = kind.send();
     html! {
         @match kind {
-            Field::Flag => label.flag { input type="checkbox" name=(name) data-send=(send); span { (label) } },
-            Field::Area => label { span { (label) } textarea name=(name) data-send=(send) rows="4" placeholder=(hint)
-                spellcheck="false" {} },
+            Field::Flag | Field::Null => label.flag {
+                input type="checkbox" name=(name) data-send=(send); span { (label) }
+            },
+            Field::Area | Field::Pairs => label { span { (label) } textarea name=(name) data-send=(send) rows="4"
+                placeholder=(hint) spellcheck="false" {} },
             Field::Number => label { span { (label) } input name=(name) data-send=(send) inputmode="numeric"
                 pattern="[0-9]*" placeholder=(hint); },
+            Field::Secret => label { span { (label) } input type="password" name=(name) data-send=(send)
+                autocomplete="new-password" required; },
             _ => label { span { (label) } input name=(name) data-send=(send) placeholder=(hint) autocomplete="off"
                 spellcheck="false" required[kind == Field::Path]; },
         }
@@ -156,11 +178,21 @@ pub fn field(kind: Field, name: &str, label: &str, hint: &str) -> Markup {
 
 /// Renders a choice with its label; the first option is not sent if its value is empty.
 pub fn choice(name: &str, label: &str, options: &[(&str, &str)]) -> Markup {
+    select(Field::Text, name, label, options)
+}
+
+/// Renders a choice whose value is sent as this kind of field.
+pub fn select(kind: Field, name: &str, label: &str, options: &[(&str, &str)]) -> Markup {
     html! {
-        label { span { (label) } select name=(name) data-send="text" {
+        label { span { (label) } select name=(name) data-send=(kind.send()) {
             @for (value, text) in options { option value=(value) { (text) } }
         } }
     }
+}
+
+/// Renders a value that a form sends without showing it.
+pub fn hidden(kind: Field, name: &str, value: &str) -> Markup {
+    html! { input type="hidden" name=(name) value=(value) data-send=(kind.send()); }
 }
 
 /// Renders a panel that opens with a click or the space bar.

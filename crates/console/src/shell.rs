@@ -16,12 +16,13 @@ pub enum Section {
     Cluster,
     Mesh,
     Security,
+    Audit,
     Settings,
     Api,
 }
 
 impl Section {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Overview,
         Self::Topics,
         Self::Groups,
@@ -31,6 +32,7 @@ impl Section {
         Self::Cluster,
         Self::Mesh,
         Self::Security,
+        Self::Audit,
         Self::Settings,
         Self::Api,
     ];
@@ -46,6 +48,7 @@ impl Section {
             Self::Cluster => "Cluster",
             Self::Mesh => "Mesh",
             Self::Security => "Security",
+            Self::Audit => "Audit",
             Self::Settings => "Settings",
             Self::Api => "API",
         }
@@ -62,6 +65,7 @@ impl Section {
             Self::Cluster => "/console/cluster",
             Self::Mesh => "/console/mesh",
             Self::Security => "/console/security",
+            Self::Audit => "/console/audit",
             Self::Settings => "/console/settings",
             Self::Api => "/console/api",
         }

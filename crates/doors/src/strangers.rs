@@ -19,8 +19,21 @@ const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OP
 /// Commands that people and tools usually send first on a connection to Redis.
 const INLINE: [&str; 8] = ["PING", "AUTH", "HELLO", "INFO", "COMMAND", "SELECT", "CLIENT", "QUIT"];
 /// Beginnings of the paths that only the HTTP door has.
-const HTTP_PATHS: [&str; 7] =
-    ["/v1/topics", "/v1/queues", "/v1/caches", "/v1/groups", "/v1/cluster", "/v1/mesh", "/v1/openapi.json"];
+const HTTP_PATHS: [&str; 13] = [
+    "/v1/topics",
+    "/v1/queues",
+    "/v1/caches",
+    "/v1/groups",
+    "/v1/connections",
+    "/v1/users",
+    "/v1/roles",
+    "/v1/tokens",
+    "/v1/acls",
+    "/v1/audit",
+    "/v1/cluster",
+    "/v1/mesh",
+    "/v1/openapi.json",
+];
 /// Bytes that identify a Kafka request: length, key, version, correlation id and the length of the client id.
 pub(crate) const KAFKA_HEAD_BYTES: usize = 14;
 /// Exclusive upper bounds of the keys and versions of Kafka requests. Kafka 4.1 has 93 keys, and versions up to 18.

@@ -15,7 +15,7 @@ pub fn run() -> Outcome {
     debian("chromedriver", "chromium-driver")?;
     venv(PYTHON, &format!("{SOURCES}/requirements.txt"))?;
     npm(AXE, SOURCES)?;
-    let broker = broker::one("http", &[])?;
+    let broker = broker::one("http", &["audit=on".to_owned()])?;
     let axe = root().join(format!("{AXE}/node_modules/axe-core/axe.min.js"));
     let suite = Call::new(format!("{PYTHON}/bin/python")).arg(format!("{SOURCES}/suite.py"));
     suite.arg(&broker.address).arg(axe.display().to_string()).arg(SCREENSHOTS).run()

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use crate::brief::size;
-use crate::parts::{Field, Form, empty, facts, field, panel, table};
+use crate::parts::{Field, Form, empty, facts, field, panel, select, table};
 use crate::shell::Page;
 use crate::text::sentence;
 use crate::units::{count, elapsed};
@@ -37,7 +37,7 @@ pub struct Cluster {
 pub fn page(cluster: &Result<Cluster, String>) -> Page {
     let page = Page::new("Cluster");
     match cluster {
-        Ok(cluster) => page.live(live(cluster)).rest(actions()),
+        Ok(cluster) => page.live(live(cluster)).rest(actions(cluster)),
         Err(why) => page.live(empty("This broker is a single node.", html! { (sentence(why)) })),
     }
 }
@@ -68,7 +68,7 @@ fn live(cluster: &Cluster) -> Markup {
     }
 }
 
-fn actions() -> Markup {
+fn actions(cluster: &Cluster) -> Markup {
     let transfer = Form {
         method: "POST",
         action: "/v1/cluster/leader",
@@ -78,11 +78,36 @@ fn actions() -> Markup {
         button: "Transfer",
         confirm: None,
     };
+    let token = Form {
+        action: "/v1/cluster/tokens",
+        done: "{token} lets one node join within {minutes} minutes: thalweg cluster join. Keep it now: it is not \
+               shown again.",
+        button: "Issue a token",
+        ..transfer
+    };
+    let others: Vec<String> = cluster.nodes.iter().map(|node| node.node.to_string()).collect();
+    let others: Vec<(&str, &str)> = others.iter().map(|node| (node.as_str(), node.as_str())).collect();
+    let remove = Form {
+        method: "DELETE",
+        action: "/v1/cluster/nodes/{node}",
+        body: "",
+        then: Some("/console/cluster"),
+        done: "",
+        button: "Remove the node",
+        confirm: Some(&cluster.id),
+    };
     html! {
         h2 { "Actions" }
         (panel("Transfer the leadership", transfer.render(html! { div.fields {
-            (field(Field::Number, "node", "To the node", "2"))
+            (select(Field::Number, "node", "To the node", &others))
         } })))
+        (panel("Let a node join", token.render(html! { div.fields {
+            (field(Field::Number, "minutes", "Minutes for which the token is valid", "60"))
+        } })))
+        (panel("Remove a node", html! {
+            p { "The node loses its copy of the log, and its number is never given again. Type the id of the cluster." }
+            (remove.render(html! { div.fields { (select(Field::Path, "node", "Node", &others)) } }))
+        }))
     }
 }
 
@@ -113,8 +138,10 @@ mod tests {
             waiting_bytes: 0,
             nodes: vec![node],
         };
-        let text = page(&Ok(cluster)).live.into_string();
+        let page = page(&Ok(cluster));
+        let (text, rest) = (page.live.into_string(), page.rest.into_string());
         assert!(text.contains("silent") && text.contains("for 1m 1s") && text.contains("1,500"), "{text}");
-        assert!(page(&Err("not clustered".to_owned())).live.into_string().contains("Not clustered."));
+        assert!(rest.contains("/v1/cluster/tokens") && rest.contains("data-confirm=\"c\""), "{rest}");
+        assert!(super::page(&Err("not clustered".to_owned())).live.into_string().contains("Not clustered."));
     }
 }

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::topics;
-use crate::parts::{empty, facts, table};
+use crate::parts::{Field, Form, empty, facts, field, panel, select, table};
 use crate::shell::Page;
 use crate::text::sentence;
 use crate::units::{count, elapsed, latency};
@@ -45,15 +45,82 @@ pub struct Mesh {
 
 /// Renders the mesh. The reason says why there is none.
 pub fn page(mesh: &Result<Mesh, String>) -> Page {
-    Page::new("Mesh").live(match mesh {
-        Ok(mesh) => html! { (summary(mesh)) h2 { "Sites" } (sites(mesh)) h2 { "Topics" } (shared(mesh)) },
-        Err(why) => empty(
-            "This broker is in no mesh.",
-            html! {
-                (sentence(why)) " " code { "thalweg mesh init SITE" } " makes it the first site of one."
-            },
-        ),
-    })
+    let page = Page::new("Mesh");
+    match mesh {
+        Ok(mesh) => page
+            .live(html! { (summary(mesh)) h2 { "Sites" } (sites(mesh)) h2 { "Topics" } (shared(mesh)) })
+            .rest(actions(mesh)),
+        Err(why) => page
+            .live(empty(
+                "This broker is in no mesh.",
+                html! {
+                    (sentence(why)) " " code { "thalweg mesh init SITE" }
+                    " or the form below makes it the first site of one."
+                },
+            ))
+            .rest(beginnings()),
+    }
+}
+
+const FORM: Form<'_> = Form {
+    method: "POST",
+    action: "/v1/mesh/invitations",
+    body: "json",
+    then: Some("/console/mesh"),
+    done: "",
+    button: "",
+    confirm: None,
+};
+
+/// Renders the forms of a broker that is in no mesh.
+fn beginnings() -> Markup {
+    let init = Form { action: "/v1/mesh/init", button: "Begin", ..FORM };
+    let join = Form { action: "/v1/mesh/join", button: "Join", ..FORM };
+    html! {
+        h2 { "Actions" }
+        (panel("Begin a mesh", init.render(html! { div.fields {
+            (field(Field::Text, "site", "Name of this site", "oslo"))
+        } })))
+        (panel("Join a mesh", join.render(html! { div.fields {
+            (field(Field::Text, "site", "Name of this site", "bergen"))
+            (field(Field::Secret, "invitation", "Invitation, which a site of the mesh has issued", ""))
+        } })))
+    }
+}
+
+fn actions(mesh: &Mesh) -> Markup {
+    let invite = Form {
+        then: None,
+        done: "{invitation} lets one site join within {minutes} minutes. Keep it now: it is not shown again.",
+        button: "Invite a site",
+        ..FORM
+    };
+    let remove = Form {
+        method: "DELETE",
+        action: "/v1/mesh/sites/{site}",
+        body: "",
+        button: "Remove the site",
+        confirm: Some(&mesh.site),
+        ..FORM
+    };
+    let leave = Form { action: "/v1/mesh/leave", body: "", button: "Leave", confirm: Some(&mesh.site), ..FORM };
+    let others: Vec<(&str, &str)> = mesh.sites.iter().map(|site| (site.name.as_str(), site.name.as_str())).collect();
+    html! {
+        h2 { "Actions" }
+        (panel("Invite a site", invite.render(html! { div.fields {
+            (field(Field::Number, "minutes", "Minutes for which the invitation is valid", "60"))
+        } })))
+        @if !others.is_empty() {
+            (panel("Remove a site", html! {
+                p { "Type the name of this site." }
+                (remove.render(html! { div.fields { (select(Field::Path, "site", "Site", &others)) } }))
+            }))
+        }
+        (panel("Leave the mesh", html! {
+            p { "Topics and copies stay as they are; records of live topics are sent to no other site any more." }
+            (leave.render(html! {}))
+        }))
+    }
 }
 
 fn summary(mesh: &Mesh) -> Markup {
@@ -115,7 +182,9 @@ mod tests {
 
     #[test]
     fn a_broker_without_a_mesh_says_how_one_begins() {
-        assert!(page(&Err("no mesh".to_owned())).live.into_string().contains("thalweg mesh init"));
+        let outside = page(&Err("no mesh".to_owned()));
+        assert!(outside.live.into_string().contains("thalweg mesh init"));
+        assert!(outside.rest.into_string().contains("/v1/mesh/join"));
         let alone = Mesh {
             site: "oslo".to_owned(),
             role: "hub",
@@ -124,7 +193,9 @@ mod tests {
             sites: Vec::new(),
             topics: Vec::new(),
         };
-        let text = page(&Ok(alone)).live.into_string();
+        let page = page(&Ok(alone));
+        let (text, rest) = (page.live.into_string(), page.rest.into_string());
+        assert!(rest.contains("data-confirm=\"oslo\"") && !rest.contains("Remove a site"), "{rest}");
         assert!(text.contains("for 5s") && text.contains("thalweg mesh invite"), "{text}");
     }
 }

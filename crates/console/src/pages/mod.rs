@@ -1,8 +1,10 @@
 //! Pages, one in each file: data as plain values, and a function that renders them.
 
 pub mod api;
+pub mod audit;
 pub mod cache;
 pub mod caches;
+pub mod client;
 pub mod clients;
 pub mod cluster;
 pub mod entry;

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use broker::{Broker, Door, Identity, Usage};
+use engine::ids::AUDIT_TOPIC;
 use engine::security::{Operation, Resource, ResourceKind};
 use engine::{Error, ErrorKind};
 use http_body_util::BodyExt;
@@ -33,6 +34,8 @@ pub(super) enum Needs {
     /// A login, if the broker requires one. The list shows what the client may describe.
     List(ResourceKind),
     Cluster(Operation),
+    /// Reading the records of the audit.
+    Audit,
     Topic(Operation),
     /// Writing to a topic, and creating one that is missing.
     Publish,
@@ -68,6 +71,7 @@ impl Needs {
             Self::Nothing => Vec::new(),
             Self::List(kind) => vec![permissions::listed(kind)],
             Self::Cluster(operation) => vec![Need::cluster(operation)],
+            Self::Audit => vec![topic(Operation::Read, "the topic _audit")],
             Self::Topic(operation) => vec![topic(operation, "the topic")],
             Self::Publish => permissions::publish().to_vec(),
             Self::CreateTopic => vec![permissions::create_topic()],
@@ -209,7 +213,8 @@ async fn admit(
 fn is_change(needs: Needs) -> bool {
     !matches!(
         needs,
-        Needs::Topic(Operation::Read)
+        Needs::Audit
+            | Needs::Topic(Operation::Read)
             | Needs::Queue(Operation::Read)
             | Needs::Cache(Operation::Read)
             | Needs::Entry(Operation::Read)
@@ -232,6 +237,7 @@ async fn authorize(
     match needs {
         Needs::Nothing | Needs::List(_) | Needs::Subscribe | Needs::WebSocket => Ok(()),
         Needs::Cluster(operation) => broker.security.authorize(identity, operation, &Resource::CLUSTER),
+        Needs::Audit => broker.security.authorize(identity, Operation::Read, &Resource::topic(AUDIT_TOPIC)),
         Needs::Topic(operation) => may(operation, ResourceKind::Topic),
         Needs::Publish => broker.authorize_publish(identity, param(0)),
         Needs::CreateTopic => broker.authorize_creation(identity, param(0)),

@@ -21,6 +21,7 @@ use engine::{
     Start, TopicSettings,
 };
 use net::http::Charge;
+use net::limits::Phase;
 use tokio::sync::Semaphore;
 
 use super::codec::{
@@ -253,7 +254,16 @@ pub(super) async fn web_socket(
     let upgrade = upgrade.max_message_size(frame_bytes_max).max_frame_size(frame_bytes_max);
     let user = session.peer.identity.user().clone();
     let client = Acting { door: broker::Door::Http, address: Some(session.peer.address), user };
-    Ok(upgrade.on_upgrade(move |socket| broker::for_client(client, session.run(socket))))
+    let entry = session.peer.connection.entry().clone();
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        let task = tokio::spawn(broker::for_client(client, session.run(socket)));
+        let stop = task.abort_handle();
+        entry.stop_by(Phase::Upgraded, move || stop.abort());
+        drop(entry);
+        if let Err(error) = task.await {
+            tracing::debug!(%error, "a WebSocket was cut off");
+        }
+    }))
 }
 
 fn subscribe(broker: &Arc<Broker>, uri: &Uri, topic: &str, peer: &Peer) -> Result<Subscribe> {

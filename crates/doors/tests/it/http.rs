@@ -602,6 +602,10 @@ fn example(route: &str) -> String {
         ("{group}", "g"),
         ("{node}", "1"),
         ("{site}", "oslo"),
+        ("{connection}", "0"),
+        ("{user}", "u"),
+        ("{role}", "r"),
+        ("{token}", "0909090909090909"),
     ];
     names.into_iter().fold(route.to_owned(), |path, (name, value)| path.replace(name, value))
 }

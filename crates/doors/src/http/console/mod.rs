@@ -4,10 +4,12 @@
 //! routes of this door, so a page has no right that its user does not have there.
 
 mod caches;
+mod clients;
 mod groups;
 mod history;
 mod queues;
 mod records;
+mod security;
 mod state;
 mod topics;
 
@@ -57,7 +59,7 @@ pub(super) const START: &str = "/console";
 type Show = fn(Visit) -> BoxFuture<'static, Result<Page>>;
 
 /// Routes of the console. They are not in the description of the API, because their responses are for people.
-pub(super) static ROUTES: [Route; 22] = [
+pub(super) static ROUTES: [Route; 29] = [
     page(START, Needs::Cluster(Operation::Describe), |method| show(method, |visit| Box::pin(state::overview(visit)))),
     page("/console/topics", Needs::List(ResourceKind::Topic), |method| {
         show(method, |visit| Box::pin(topics::list(visit)))
@@ -96,7 +98,10 @@ pub(super) static ROUTES: [Route; 22] = [
         show(method, |visit| Box::pin(caches::entry(visit)))
     }),
     page("/console/clients", Needs::Cluster(Operation::Describe), |method| {
-        show(method, |visit| Box::pin(state::clients(visit)))
+        show(method, |visit| Box::pin(clients::list(visit)))
+    }),
+    page("/console/clients/{connection}", Needs::Cluster(Operation::Describe), |method| {
+        show(method, |visit| Box::pin(clients::one(visit)))
     }),
     page("/console/cluster", Needs::Cluster(Operation::Describe), |method| {
         show(method, |visit| Box::pin(state::cluster(visit)))
@@ -105,8 +110,24 @@ pub(super) static ROUTES: [Route; 22] = [
         show(method, |visit| Box::pin(state::mesh(visit)))
     }),
     page("/console/security", Needs::Cluster(Operation::Describe), |method| {
-        show(method, |visit| Box::pin(state::security(visit)))
+        show(method, |visit| Box::pin(security::users(visit)))
     }),
+    page("/console/security/users/{user}", Needs::Cluster(Operation::Describe), |method| {
+        show(method, |visit| Box::pin(security::user(visit)))
+    }),
+    page("/console/security/tokens", Needs::Cluster(Operation::Describe), |method| {
+        show(method, |visit| Box::pin(security::tokens(visit)))
+    }),
+    page("/console/security/tokens/{token}", Needs::Cluster(Operation::Describe), |method| {
+        show(method, |visit| Box::pin(security::token(visit)))
+    }),
+    page("/console/security/acls", Needs::Cluster(Operation::Describe), |method| {
+        show(method, |visit| Box::pin(security::acls(visit)))
+    }),
+    page("/console/security/acl", Needs::Cluster(Operation::Describe), |method| {
+        show(method, |visit| Box::pin(security::acl(visit)))
+    }),
+    page("/console/audit", Needs::Audit, |method| show(method, |visit| Box::pin(security::audit(visit)))),
     page("/console/settings", Needs::Cluster(Operation::DescribeConfigs), |method| {
         show(method, |visit| Box::pin(state::settings(visit)))
     }),

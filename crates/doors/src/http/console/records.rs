@@ -1,25 +1,20 @@
 //! Pages with the records of a partition.
 
 use std::ops::ControlFlow;
-use std::time::Duration;
 
-use broker::Fetched;
 use console::decode::{Cut, Form, SHOWN_BYTES_MAX};
 use console::pages::{record, records};
 use console::parts::CELL_BYTES_MAX;
 use console::shell::Page;
-use engine::{Error, Offset, PartitionId, RecordView};
+use engine::{Offset, PartitionId, RecordView};
 
 use super::super::codec;
-use super::super::errors::{Failure, Result};
-use super::super::map::{FETCH_BYTES_MAX, ROOM_WAIT};
-use super::super::page::{LARGE_BATCH_BYTES, size_of};
+use super::super::errors::Result;
+use super::super::reading::{Place, read};
 use super::Visit;
 
 /// Number of records in a page.
 const PAGE_RECORDS: u64 = 50;
-/// Maximum number of reads for one page. A search for a key continues on the next page.
-const FETCHES_MAX: usize = 16;
 /// Maximum number of headers of a record that are read.
 const HEADERS_MAX: usize = 101;
 /// Maximum size of a header that is shown.
@@ -44,7 +39,7 @@ pub(super) async fn list(visit: Visit) -> Result<Page> {
     let from = wanted.clamp(extent.start, extent.end);
     let mut rows = Vec::new();
     let place = Place { topic: &topic, partition, from };
-    let read = read(&visit, &place, |view| {
+    let read = read(broker, visit.peer.address, &place, |view| {
         if key.is_empty() || view.key == Some(key.as_bytes()) {
             rows.push(row(view));
         }
@@ -76,7 +71,8 @@ pub(super) async fn one(visit: Visit) -> Result<Page> {
     let extent = visit.http.broker.describe_partition(&topic, partition)?;
     let mut found = None;
     if (extent.start..extent.end).contains(&offset) {
-        let (_, trouble) = read(&visit, &Place { topic: &topic, partition, from: offset }, |view| {
+        let place = Place { topic: &topic, partition, from: offset };
+        let (_, trouble) = read(&visit.http.broker, visit.peer.address, &place, |view| {
             if view.offset == offset {
                 found = Some(whole(view));
             }
@@ -89,64 +85,6 @@ pub(super) async fn one(visit: Visit) -> Result<Page> {
     }
     let place = record::Place { topic: visit.param(0).to_owned(), partition, offset, form };
     Ok(record::page(&place, found.as_ref()))
-}
-
-/// Beginning of a read.
-struct Place<'a> {
-    topic: &'a str,
-    partition: PartitionId,
-    from: Offset,
-}
-
-/// Calls `each` with the records from a place on, until it breaks, the log ends, or enough was read. Returns the offset
-/// after the last record, and the error that ended it.
-async fn read(
-    visit: &Visit,
-    place: &Place<'_>,
-    mut each: impl FnMut(&RecordView<'_>) -> ControlFlow<()>,
-) -> (Offset, Option<Failure>) {
-    let Place { topic, partition, from } = *place;
-    let broker = &visit.http.broker;
-    let answers = broker.answers();
-    let mut next = from;
-    for _ in 0..FETCHES_MAX {
-        let batches = match broker.fetch(topic, partition, next, FETCH_BYTES_MAX, Duration::ZERO).await {
-            Ok(Fetched { batches, .. }) if batches.is_empty() => break,
-            Ok(Fetched { batches, .. }) => batches,
-            Err(error) => return (next, Some(error.into())),
-        };
-        for batch in &batches {
-            let bytes = size_of(batch);
-            // The batch is held in the form of the log and, if it is compressed, as plain records.
-            let mut held = match answers.take(Some(visit.peer.address), 2 * bytes, ROOM_WAIT).await {
-                Ok(held) => held,
-                Err(error) => return (next, Some(error.into())),
-            };
-            let expansion = batch.expansion_bytes_max();
-            let plain = if expansion > LARGE_BATCH_BYTES {
-                answers.expand(batch, held.split(expansion)).await
-            } else {
-                batch.expand()
-            };
-            let read = answers.work(bytes, || {
-                for view in &batch.records_in(plain?, next) {
-                    let view = view?;
-                    next = view.offset + 1;
-                    if each(&view).is_break() {
-                        return Ok::<_, Error>(ControlFlow::Break(()));
-                    }
-                }
-                Ok(ControlFlow::Continue(()))
-            });
-            match read.await {
-                Ok(ControlFlow::Break(())) => return (next, None),
-                // The batch may end with records that compaction removed.
-                Ok(ControlFlow::Continue(())) => next = next.max(batch.next_offset()),
-                Err(error) => return (batch.next_offset(), Some(error.into())),
-            }
-        }
-    }
-    (next, None)
 }
 
 fn row(view: &RecordView<'_>) -> records::Row {

@@ -3,12 +3,10 @@
 use console::pages;
 use console::pages::cluster::{Cluster, Node};
 use console::pages::mesh::{Mesh, Site, Topic};
-use console::pages::security::{Acl, Listed, Security, Token, User};
 use console::shell::Page;
 use engine::ErrorKind;
 use engine::cluster::NodeStatus;
 use engine::mesh::{MeshTopic, SiteName, SiteStatus};
-use engine::security::AclFilter;
 
 use super::super::OPENAPI;
 use super::super::errors::Result;
@@ -17,11 +15,6 @@ use super::{Visit, history};
 pub(super) async fn overview(visit: Visit) -> Result<Page> {
     visit.query(&[])?;
     history::read(&visit.http, pages::overview::page).await
-}
-
-pub(super) async fn clients(visit: Visit) -> Result<Page> {
-    visit.query(&[])?;
-    history::read(&visit.http, pages::clients::page).await
 }
 
 pub(super) async fn cluster(visit: Visit) -> Result<Page> {
@@ -107,42 +100,6 @@ fn topic(of: &MeshTopic) -> Topic {
         backlog: copy.and_then(|copy| copy.behind),
         error: copy.and_then(|copy| copy.error.clone()),
     }
-}
-
-pub(super) async fn security(visit: Visit) -> Result<Page> {
-    visit.query(&[])?;
-    let security = &visit.http.broker.security;
-    let members = security.members().await?;
-    let names = |roles: &[engine::security::RoleName]| roles.iter().map(|role| role.as_str().to_owned()).collect();
-    let user = |user: broker::UserStatus| User {
-        roles: members.iter().find(|(name, _)| *name == user.name).map_or_else(Vec::new, |(_, roles)| names(roles)),
-        name: user.name.as_str().to_owned(),
-        mechanisms: user.mechanisms.iter().map(|(mechanism, _)| mechanism.name().to_owned()).collect(),
-        is_super: user.is_super,
-        is_configured: user.is_configured,
-    };
-    let token = |(id, token): (engine::security::TokenId, engine::security::Token)| Token {
-        id: id.to_string(),
-        user: token.user.as_str().to_owned(),
-        roles: names(&token.roles),
-        created_ms: token.created_ms,
-        expires_ms: token.expires_ms,
-    };
-    let acl = |acl: engine::security::Acl| Acl {
-        principal: acl.principal.to_string(),
-        is_allowed: acl.is_allowed,
-        operation: acl.operation.name().to_owned(),
-        kind: acl.pattern.kind.name().to_owned(),
-        name: acl.pattern.name,
-        host: acl.host,
-    };
-    Ok(pages::security::page(&Security {
-        is_login_required: visit.http.is_login_required,
-        is_authorizing: security.is_authorizing(),
-        users: Listed::new(security.users().await?, user),
-        tokens: Listed::new(security.tokens(visit.identity()).await?, token),
-        acls: Listed::new(security.acls(&AclFilter::default()).await?, acl),
-    }))
 }
 
 pub(super) async fn settings(visit: Visit) -> Result<Page> {

@@ -73,7 +73,7 @@ fn filled() -> (Server, SocketAddr) {
     (server, door)
 }
 
-const PAGES: [&str; 19] = [
+const PAGES: [&str; 23] = [
     "/console",
     "/console/topics",
     "/console/topics/orders",
@@ -91,6 +91,10 @@ const PAGES: [&str; 19] = [
     "/console/cluster",
     "/console/mesh",
     "/console/security",
+    "/console/security/tokens",
+    "/console/security/acls",
+    "/console/audit",
+    "/console/clients/1",
     "/console/settings",
     "/console/api",
 ];

@@ -59,6 +59,10 @@ fn route(call: &'static str, body: &str) -> Http {
         ("redrive", "1"),
         ("node", "1"),
         ("site", "oslo"),
+        ("connection", "0"),
+        ("user", "carol"),
+        ("role", "crew"),
+        ("token", "0909090909090909"),
     ];
     at(call, &names, body)
 }
@@ -90,6 +94,9 @@ fn of_topics() -> Vec<Http> {
         route("DELETE /v1/mesh/sites/{site}", ""),
         route("GET /v1/mesh/topics", ""),
         route("POST /v1/mesh/leave", ""),
+        route("GET /v1/connections", ""),
+        route("GET /v1/connections/{connection}", ""),
+        route("DELETE /v1/connections/{connection}", ""),
         route("GET /v1/topics", "").showing("\"t\""),
         at("PUT /v1/topics/{topic}", &fresh, "{}").on("the topic", "fresh"),
         route("GET /v1/topics/{topic}", ""),
@@ -101,6 +108,25 @@ fn of_topics() -> Vec<Http> {
         route("DELETE /v1/topics/{topic}/records", r#"{"before":0}"#),
         route("GET /v1/topics/{topic}/events", ""),
         route("GET /v1/topics/{topic}/ws", ""),
+    ]
+}
+
+fn of_security() -> Vec<Http> {
+    let acls = r#"{"acls":[{"principal":"User:carol","operation":"read","kind":"topic","name":"t"}]}"#;
+    vec![
+        route("GET /v1/users", ""),
+        route("PUT /v1/users/{user}", r#"{"password":"pencil"}"#),
+        route("PUT /v1/users/{user}/roles/{role}", ""),
+        route("DELETE /v1/users/{user}/roles/{role}", ""),
+        route("DELETE /v1/users/{user}", ""),
+        route("GET /v1/roles", ""),
+        route("GET /v1/tokens", ""),
+        route("POST /v1/tokens", r#"{"user":"carol"}"#),
+        route("DELETE /v1/tokens/{token}", ""),
+        route("GET /v1/acls", ""),
+        route("POST /v1/acls", acls),
+        route("DELETE /v1/acls", acls),
+        route("GET /v1/audit", "").on("the topic _audit", "_audit"),
     ]
 }
 
@@ -202,9 +228,16 @@ fn of_console() -> Vec<Http> {
         route("GET /console/caches/{cache}", ""),
         route("GET /console/caches/{cache}/entries/{key}", ""),
         route("GET /console/clients", ""),
+        route("GET /console/clients/{connection}", ""),
         route("GET /console/cluster", ""),
         route("GET /console/mesh", ""),
         route("GET /console/security", ""),
+        route("GET /console/security/users/{user}", ""),
+        route("GET /console/security/tokens", ""),
+        route("GET /console/security/tokens/{token}", ""),
+        route("GET /console/security/acls", ""),
+        route("GET /console/security/acl", ""),
+        route("GET /console/audit", "").on("the topic _audit", "_audit"),
         route("GET /console/settings", ""),
         route("GET /console/api", ""),
         page("GET /console/assets/{name}"),
@@ -226,7 +259,7 @@ async fn every_route_of_http_requires_what_its_row_says() {
     let site = Site::open(&["http=127.0.0.1:0"]).await;
     let address = site.server.door("http");
     let examples: Vec<Http> =
-        [of_topics(), of_queues(), of_caches_and_groups(), of_console()].into_iter().flatten().collect();
+        [of_topics(), of_security(), of_queues(), of_caches_and_groups(), of_console()].into_iter().flatten().collect();
     site.walk(
         "http",
         &examples,
