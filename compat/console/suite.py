@@ -107,6 +107,7 @@ PAGES = {
     "group": "/console/groups/billing",
     "queues": "/console/queues",
     "queue": "/console/queues/jobs",
+    "streams": "/console/streams",
     "caches": "/console/caches",
     "cache": "/console/caches/sessions",
     "entry": f"/console/caches/sessions/entries/{quote(EVIL, safe='')}",
@@ -303,6 +304,19 @@ def groups_are_reset(browser):
     api("PUT", "/v1/groups/billing/offsets", {"topic": "orders", "to": "earliest"})
 
 
+def records_have_headers_or_no_value(browser):
+    browser.open("/console/topics/orders")
+    browser.shows("billing")
+    form = browser.panel("Publish a record")
+    browser.fill(form, key="k", headers="trace: a:b\nempty")
+    form.find_element(By.CSS_SELECTOR, "input[name=value]").click()
+    browser.fill(form, partition="2")
+    form.find_element(By.TAG_NAME, "button").click()
+    browser.said(form, "Published to partition 2")
+    record = api("GET", "/v1/topics/orders/records?partition=2")["records"][-1]
+    assert record["value"] is None and record["headers"] == {"trace": "a:b", "empty": None}, record
+
+
 def a_connection_is_closed(browser):
     stream, number = follow("closed")
     browser.open("/console/clients?q=http")
@@ -379,6 +393,7 @@ SCENARIOS = [
     live_figures_follow_the_broker,
     queues_are_purged_and_caches_written,
     groups_are_reset,
+    records_have_headers_or_no_value,
     a_connection_is_closed,
     users_tokens_and_entries_are_administered,
     the_audit_is_searched,

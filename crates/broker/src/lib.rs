@@ -122,7 +122,9 @@ pub use security::{
     Unwelcome, UserStatus, unknown_mechanism,
 };
 pub use settings::{ConfiguredUser, Issuer, SecuritySettings, Settings};
-pub use streams::{LockedStream, NewEntryId, Stream, Streams, TrimTo};
+pub use streams::{
+    LockedStream, NewEntryId, PendingEntry, Stream, StreamCounts, StreamGroup, StreamStatus, Streams, TrimTo,
+};
 pub use subscribe::{Origin, SourceStart, Subscribe, Subscription, SubscriptionHandle};
 pub use subscriber::Direct;
 pub use topic::{PartitionStatus, TopicOutline, TopicStatus};

@@ -11,6 +11,7 @@ pub enum Section {
     Topics,
     Groups,
     Queues,
+    Streams,
     Caches,
     Clients,
     Cluster,
@@ -22,11 +23,12 @@ pub enum Section {
 }
 
 impl Section {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Overview,
         Self::Topics,
         Self::Groups,
         Self::Queues,
+        Self::Streams,
         Self::Caches,
         Self::Clients,
         Self::Cluster,
@@ -43,6 +45,7 @@ impl Section {
             Self::Topics => "Topics",
             Self::Groups => "Groups",
             Self::Queues => "Queues",
+            Self::Streams => "Streams",
             Self::Caches => "Caches",
             Self::Clients => "Clients",
             Self::Cluster => "Cluster",
@@ -60,6 +63,7 @@ impl Section {
             Self::Topics => "/console/topics",
             Self::Groups => "/console/groups",
             Self::Queues => "/console/queues",
+            Self::Streams => "/console/streams",
             Self::Caches => "/console/caches",
             Self::Clients => "/console/clients",
             Self::Cluster => "/console/cluster",

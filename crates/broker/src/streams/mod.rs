@@ -13,6 +13,7 @@ mod keys;
 mod listed;
 mod log;
 mod read;
+mod status;
 
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,7 @@ use filter::KeyFilter;
 
 pub use add::{NewEntryId, TrimTo};
 pub(crate) use listed::Listing;
+pub use status::{PendingEntry, StreamCounts, StreamGroup, StreamStatus};
 
 /// Returns the cache and the key for the name of a topic.
 type PlaceOf = Box<dyn Fn(&str) -> (String, Vec<u8>) + Send + Sync>;

@@ -19,6 +19,8 @@ pub mod record;
 pub mod records;
 pub mod security;
 pub mod settings;
+pub mod stream;
+pub mod streams;
 pub mod tail;
 pub mod topic;
 pub mod topics;

@@ -6,7 +6,7 @@ use super::queues::Counts;
 use super::topics;
 use crate::brief::size;
 use crate::decode::{Cut, preview};
-use crate::parts::{Field, Form, choice, empty, encode, facts, field, panel, table, tiles, time};
+use crate::parts::{Field, Form, choice, empty, encode, facts, field, panel, select, table, tiles, time};
 use crate::shell::Page;
 use crate::text::sentence;
 use crate::units::{count, elapsed};
@@ -26,6 +26,14 @@ pub struct Redrive {
     pub to: String,
     pub state: String,
     pub moved: u64,
+    /// Messages to move when it began.
+    pub to_move: u64,
+    /// Messages per second, if it is limited.
+    pub rate: Option<u32>,
+    pub started_ms: u64,
+    pub failure: Option<String>,
+    /// `true` if it can be cancelled.
+    pub is_running: bool,
 }
 
 pub struct Queue {
@@ -92,10 +100,22 @@ fn redrives(queue: &Queue) -> Markup {
     let rows = html! { @for redrive in &queue.redrives { tr {
         th scope="row" { (redrive.id) }
         td { (redrive.to) }
-        td { (redrive.state) }
+        td { (redrive.state) @if let Some(failure) = &redrive.failure { ": " span.bad { (sentence(failure)) } } }
+        td { (progress(redrive)) }
         td.n { (count(redrive.moved)) }
+        td.n { (count(redrive.to_move)) }
+        td.n { (redrive.rate.map_or("no limit".to_owned(), |rate| format!("{rate}/s"))) }
+        td { (time(redrive.started_ms as i64)) }
     } } };
-    table("Redrives", &["Redrive", "To", "State", "#Moved"], rows)
+    let head = ["Redrive", "To", "State", "Progress", "#Moved", "#Of", "#Limit", "Began"];
+    table("Redrives", &head, rows)
+}
+
+fn progress(redrive: &Redrive) -> Markup {
+    let label = format!("Progress of redrive {}", redrive.id);
+    // More messages may arrive while it runs.
+    let most = redrive.to_move.max(redrive.moved).max(1);
+    html! { progress aria-label=(label) value=(redrive.moved) max=(most) {} }
 }
 
 fn settings(queue: &Queue) -> Markup {
@@ -129,6 +149,9 @@ fn actions(queue: &Queue) -> Markup {
     let seek = form("POST", "/seek", "json", "The queue continues there.", "Seek", name);
     let purge = form("DELETE", "/messages", "", "Deleted {purged} messages.", "Delete all messages", name);
     let delete = form("DELETE", "", "", "", "Delete the queue", name);
+    let cancel = form("DELETE", "/redrives/{redrive}", "", "Redrive {redrive} is {state}.", "Cancel", None);
+    let running: Vec<(&str, &str)> =
+        queue.redrives.iter().filter(|of| of.is_running).map(|of| (of.id.as_str(), of.id.as_str())).collect();
     let places = [("earliest", "the earliest record"), ("end", "the end")];
     html! {
         h2 { "Actions" }
@@ -141,6 +164,11 @@ fn actions(queue: &Queue) -> Markup {
             (field(Field::Text, "to", "Queue", "where each message came from"))
             (field(Field::Number, "rate", "Messages per second", "no limit"))
         } })))
+        @if !running.is_empty() {
+            (panel("Cancel a redrive", cancel(html! { div.fields {
+                (select(Field::Path, "redrive", "Redrive", &running))
+            } })))
+        }
         (panel("Seek", seek(html! { div.fields { (choice("to", "To", &places)) } })))
         (panel("Purge", purge(html! {})))
         (panel("Delete the queue", delete(html! {})))
@@ -169,10 +197,22 @@ mod tests {
             bytes: 100,
             settings: vec![("lease_ms", "30000".to_owned())],
             messages: Ok(vec![message]),
-            redrives: Vec::new(),
+            redrives: vec![Redrive {
+                id: "5".to_owned(),
+                to: "jobs".to_owned(),
+                state: "running".to_owned(),
+                moved: 30,
+                to_move: 120,
+                rate: Some(10),
+                started_ms: 0,
+                failure: None,
+                is_running: true,
+            }],
         };
         let page = page(&queue);
         let (live, rest) = (page.live.into_string(), page.rest.into_string());
+        assert!(live.contains("value=\"30\" max=\"120\"") && live.contains("10/s"), "{live}");
+        assert!(rest.contains("Cancel a redrive"), "{rest}");
         assert!(live.contains("Waiting") && rest.contains("&lt;script&gt;") && rest.contains("leased until"), "{rest}");
         assert_eq!(rest.matches("data-confirm=\"jobs\"").count(), 3, "{rest}");
     }

@@ -34,11 +34,43 @@ pub struct Topic {
     pub bytes: u64,
     /// Queues that read the topic, as far as the user may see them.
     pub queues: Vec<String>,
+    /// Consumer groups with offsets of the topic, as far as the user may see them.
+    pub groups: Vec<Group>,
+    /// Number of groups that were searched, if there are more.
+    pub groups_searched: Option<usize>,
+}
+
+/// Consumer group of a topic.
+pub struct Group {
+    pub name: String,
+    pub state: &'static str,
+    pub members: usize,
+    /// Records after the committed offsets of this topic.
+    pub lag: u64,
 }
 
 pub fn page(topic: &Topic) -> Page {
     let page = Page::new(&topic.name).below("/console/topics", "Topics");
-    page.live(html! { (summary(topic)) (partitions(topic)) }).rest(actions(topic))
+    page.live(html! { (summary(topic)) (partitions(topic)) }).rest(html! { (groups(topic)) (actions(topic)) })
+}
+
+fn groups(topic: &Topic) -> Markup {
+    let rows = html! { @for group in &topic.groups { tr {
+        th scope="row" { a href={ "/console/groups/" (encode(&group.name)) } { (group.name) } }
+        td { (group.state) }
+        td.n { (group.members) }
+        td.n { (count(group.lag)) }
+    } } };
+    html! {
+        @if !topic.groups.is_empty() {
+            h2 { "Consumer groups" }
+            p.muted { "As this page was loaded." }
+            (table("Consumer groups", &["Group", "State", "#Members", "#Lag"], rows))
+        }
+        @if let Some(searched) = topic.groups_searched {
+            p.muted { "Of all consumer groups, the first " (searched) " were searched." }
+        }
+    }
 }
 
 fn summary(topic: &Topic) -> Markup {
@@ -111,6 +143,8 @@ fn publish(of_api: &str) -> Markup {
         (field(Field::Query, "partition", "Partition", "by the key, or in turn"))
         (choice("encoding", "Encoding", &[("", "text"), ("base64", "base64")]))
         (field(Field::Area, "value", "Value", "{\"hello\": \"world\"}"))
+        (field(Field::Null, "value", "Without a value: in a compacted topic, this deletes the key", ""))
+        (field(Field::Pairs, "headers", "Headers, one in each line", "name: value"))
     } })
 }
 
@@ -170,10 +204,14 @@ mod tests {
             records: 30,
             bytes: 3000,
             queues: Vec::new(),
+            groups: vec![Group { name: "a/b".to_owned(), state: "stable", members: 2, lag: 1200 }],
+            groups_searched: Some(100),
         };
         let page = page(&topic);
         let (live, rest) = (page.live.into_string(), page.rest.into_string());
         assert!(live.contains("1,500") && live.contains("The first 1 of 3 partitions"), "{live}");
         assert!(rest.contains("data-confirm=\"&lt;script&gt;\"") && !rest.contains("<script"), "{rest}");
+        assert!(rest.contains("/console/groups/a%2Fb") && rest.contains("1,200"), "{rest}");
+        assert!(rest.contains("the first 100") && rest.contains("data-send=\"pairs\""), "{rest}");
     }
 }

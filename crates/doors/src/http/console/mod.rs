@@ -11,6 +11,7 @@ mod queues;
 mod records;
 mod security;
 mod state;
+mod streams;
 mod topics;
 
 use std::collections::HashMap;
@@ -59,7 +60,7 @@ pub(super) const START: &str = "/console";
 type Show = fn(Visit) -> BoxFuture<'static, Result<Page>>;
 
 /// Routes of the console. They are not in the description of the API, because their responses are for people.
-pub(super) static ROUTES: [Route; 29] = [
+pub(super) static ROUTES: [Route; 31] = [
     page(START, Needs::Cluster(Operation::Describe), |method| show(method, |visit| Box::pin(state::overview(visit)))),
     page("/console/topics", Needs::List(ResourceKind::Topic), |method| {
         show(method, |visit| Box::pin(topics::list(visit)))
@@ -87,6 +88,12 @@ pub(super) static ROUTES: [Route; 29] = [
     }),
     page("/console/queues/{queue}", Needs::Queue(Operation::Describe), |method| {
         show(method, |visit| Box::pin(queues::one(visit)))
+    }),
+    page("/console/streams", Needs::List(ResourceKind::Topic), |method| {
+        show(method, |visit| Box::pin(streams::list(visit)))
+    }),
+    page("/console/streams/{topic}", Needs::Topic(Operation::Describe), |method| {
+        show(method, |visit| Box::pin(streams::one(visit)))
     }),
     page("/console/caches", Needs::List(ResourceKind::Cache), |method| {
         show(method, |visit| Box::pin(caches::list(visit)))

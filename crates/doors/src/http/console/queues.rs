@@ -1,6 +1,6 @@
 //! Pages about queues.
 
-use broker::{Peeked, QueueCounts, Redrive};
+use broker::{Peeked, QueueCounts, Redrive, RedriveState};
 use console::decode::Cut;
 use console::pages::{queue, queues};
 use console::parts::CELL_BYTES_MAX;
@@ -115,5 +115,10 @@ fn moved(visit: &Visit, redrive: &Redrive) -> queue::Redrive {
         to: to.unwrap_or_else(|| "where each came from".to_owned()),
         state: redrive_state(redrive).to_owned(),
         moved: redrive.moved,
+        to_move: redrive.to_move,
+        rate: redrive.rate,
+        started_ms: redrive.started_ms,
+        failure: redrive.failure.clone(),
+        is_running: redrive.state == RedriveState::Running,
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use console::pages::{tail, topic, topics};
 use console::shell::Page;
+use engine::Error;
 use engine::security::ResourceKind;
 
 use super::super::errors::Result;
@@ -14,6 +15,8 @@ use super::{LIST_MAX, Visit};
 const PARTITIONS_MAX: usize = 256;
 /// Maximum number of queues of a topic in its page.
 const QUEUES_MAX: usize = 20;
+/// Number of consumer groups that are searched for those of a topic.
+const GROUPS_MAX: usize = 100;
 
 pub(super) async fn list(visit: Visit) -> Result<Page> {
     let query = visit.query(&["q", "after"])?;
@@ -48,6 +51,7 @@ pub(super) async fn one(visit: Visit) -> Result<Page> {
     let shows = visit.shows(ResourceKind::Queue, "");
     let mut over = broker.queues.over(status.name.as_str()).await?;
     over.retain(|definition| shows(definition.name.as_str()));
+    let (groups, groups_searched) = if visit.is_live { Default::default() } else { groups_of(&visit).await? };
     let outer = |name: &str| visit.names.outer(name).to_owned();
     let partition = |of: &broker::PartitionStatus| topic::Partition {
         start: of.start,
@@ -70,7 +74,32 @@ pub(super) async fn one(visit: Visit) -> Result<Page> {
         bytes: status.partitions.iter().map(|of| of.bytes).sum(),
         partitions: status.partitions.iter().take(PARTITIONS_MAX).map(partition).collect(),
         queues: over.iter().take(QUEUES_MAX).map(|definition| outer(definition.name.as_str())).collect(),
+        groups,
+        groups_searched,
     }))
+}
+
+/// Returns the consumer groups that have offsets of the topic, and how many groups were searched if there are more.
+async fn groups_of(visit: &Visit) -> Result<(Vec<topic::Group>, Option<usize>)> {
+    let topic = visit.inner();
+    let groups = &visit.http.broker.groups;
+    let listed = groups.list("", GROUPS_MAX, visit.shows(ResourceKind::Group, "")).await;
+    let (all, is_last) = listed.map_err(Error::from)?;
+    let mut found = Vec::new();
+    for group in &all {
+        // It may have been deleted in the meantime.
+        let Ok(status) = groups.describe(&group.name).await else { continue };
+        let mut of_topic = status.partitions.iter().filter(|of| of.partition.topic.as_str() == topic).peekable();
+        if of_topic.peek().is_some() {
+            found.push(topic::Group {
+                name: visit.names.outer(group.name.as_str()).to_owned(),
+                state: group.state.name(),
+                members: group.members,
+                lag: of_topic.filter_map(broker::GroupPartition::lag).sum(),
+            });
+        }
+    }
+    Ok((found, (!is_last).then_some(GROUPS_MAX)))
 }
 
 pub(super) async fn tail(visit: Visit) -> Result<Page> {

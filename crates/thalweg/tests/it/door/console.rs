@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
+use super::redis::commands::Redis;
 use crate::support::server::{PATIENCE, Server, metric, until, within};
 
 /// Maximum size of a page, in bytes.
@@ -73,7 +74,7 @@ fn filled() -> (Server, SocketAddr) {
     (server, door)
 }
 
-const PAGES: [&str; 23] = [
+const PAGES: [&str; 24] = [
     "/console",
     "/console/topics",
     "/console/topics/orders",
@@ -85,6 +86,7 @@ const PAGES: [&str; 23] = [
     "/console/groups/billing",
     "/console/queues",
     "/console/queues/jobs",
+    "/console/streams",
     "/console/caches",
     "/console/caches/sessions",
     "/console/clients",
@@ -260,4 +262,25 @@ fn a_key_that_is_cut_or_that_a_path_cannot_have_is_no_link() {
     }
     let list = get(door, "/console/caches/sessions").body;
     assert!(list.contains("entries/plain\"") && !list.contains("entries/kkk"), "{list}");
+}
+
+#[test]
+fn a_stream_of_redis_shows_its_groups_and_pending_entries() {
+    let server = Server::with(&["http=127.0.0.1:0", "redis=127.0.0.1:0"]);
+    let door = server.door("http");
+    assert!(get(door, "/console/streams").body.contains("XADD"), "nothing was used as a stream yet");
+    let mut redis = Redis::open(&server);
+    redis.call("XADD s 1-1 field value");
+    redis.call("XADD s 2-1 field value");
+    assert_eq!(redis.call("XGROUP CREATE s crew 0"), "+OK");
+    redis.call("XREADGROUP GROUP crew ann COUNT 1 STREAMS s >");
+    let list = get(door, "/console/streams");
+    assert!(list.body.contains("2-1") && list.body.contains("<td class=\"n\">2</td>"), "{}", list.body);
+    let link = list.body.split("href=\"").find(|rest| rest.starts_with("/console/streams/")).expect("a link");
+    let page = get(door, link.split('"').next().expect("its end"));
+    for shown in ["crew", "ann", "<code>1-1</code>"] {
+        assert!(page.status == 200 && page.body.contains(shown), "{shown}: {}", page.body);
+    }
+    let missing = get(door, "/console/streams/unknown");
+    assert!(missing.status == 404 && missing.body.contains("unknown"), "{}", missing.body);
 }

@@ -8,6 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{Answer, Example, Site};
+use crate::door::redis::commands::Redis;
 use crate::support::server::within;
 
 /// Request: its method, path and body.
@@ -224,6 +225,8 @@ fn of_console() -> Vec<Http> {
         route("GET /console/groups/{group}", ""),
         route("GET /console/queues", "").showing("/console/queues/q"),
         route("GET /console/queues/{queue}", ""),
+        route("GET /console/streams", "").showing("/console/streams/t"),
+        route("GET /console/streams/{topic}", ""),
         route("GET /console/caches", "").showing("/console/caches/c"),
         route("GET /console/caches/{cache}", ""),
         route("GET /console/caches/{cache}/entries/{key}", ""),
@@ -256,8 +259,11 @@ pub(super) fn of_status((status, text): (u16, String)) -> Answer {
 
 #[tokio::test]
 async fn every_route_of_http_requires_what_its_row_says() {
-    let site = Site::open(&["http=127.0.0.1:0"]).await;
+    let site = Site::open(&["http=127.0.0.1:0", "redis=127.0.0.1:0"]).await;
     let address = site.server.door("http");
+    // The list of streams has the topics that a client of Redis has used.
+    let mut redis = Redis::open(&site.server);
+    assert_eq!((redis.call("AUTH root r00t"), redis.call("XLEN t")), ("+OK".to_owned(), ":1".to_owned()));
     let examples: Vec<Http> =
         [of_topics(), of_security(), of_queues(), of_caches_and_groups(), of_console()].into_iter().flatten().collect();
     site.walk(
