@@ -136,7 +136,7 @@ mod tests {
         let open = OpenConnections::default();
         open.open(Arc::new(Every { first: 2, step: 2 }));
         open.open(Arc::new(Every { first: 1, step: 2 }));
-        let is_rare = |of: &ClientConnection| of.requests % 1600 == 0;
+        let is_rare = |of: &ClientConnection| of.requests.is_multiple_of(1600);
         let ids =
             |(page, is_last): (Vec<ClientConnection>, bool)| (page.iter().map(|of| of.id).collect::<Vec<_>>(), is_last);
         assert_eq!(ids(open.list(0, 3, |_| true)), (vec![1, 2, 3], false));

@@ -51,8 +51,8 @@ pub(crate) use permissions::permissions;
 pub use rdb::{FileEntries, FileEntry, check_value, has_equal_value, refusal};
 use refusals::Refusals;
 pub use rules::check_rules;
-use scripts::{Scripts, restore_all};
 pub use scripts::check_data;
+use scripts::{Scripts, restore_all};
 use shard_channels::ShardChannels;
 use stats::Stats;
 

@@ -51,9 +51,10 @@ fn may(acl: &Acl) -> &'static str {
 
 fn rows(acls: &Listed<Acl>) -> Markup {
     if acls.rows.is_empty() {
-        return match acls.query.is_empty() && acls.after.is_empty() {
-            true => empty("No entries yet.", html! { "Add one above, or with " code { "thalweg acl add" } "." }),
-            false => empty("No entry matches.", html! { a href="/console/security/acls" { "Show all entries" } "." }),
+        return if acls.query.is_empty() && acls.after.is_empty() {
+            empty("No entries yet.", html! { "Add one above, or with " code { "thalweg acl add" } "." })
+        } else {
+            empty("No entry matches.", html! { a href="/console/security/acls" { "Show all entries" } "." })
         };
     }
     let rows = html! { @for acl in &acls.rows { tr {

@@ -28,14 +28,15 @@ fn expires(token: &Token) -> Markup {
 
 fn rows(tokens: &Listed<Token>) -> Markup {
     if tokens.rows.is_empty() {
-        return match tokens.query.is_empty() && tokens.after.is_empty() {
-            true => empty(
+        return if tokens.query.is_empty() && tokens.after.is_empty() {
+            empty(
                 "No tokens yet.",
                 html! {
                     "Create one above, or with " code { "thalweg token create USER" } "."
                 },
-            ),
-            false => empty("No token matches.", html! { a href="/console/security/tokens" { "Show all tokens" } "." }),
+            )
+        } else {
+            empty("No token matches.", html! { a href="/console/security/tokens" { "Show all tokens" } "." })
         };
     }
     let rows = html! { @for token in &tokens.rows { tr {

@@ -25,9 +25,10 @@ pub fn list(rules: Rules, users: &Listed<User>) -> Page {
 
 fn rows(users: &Listed<User>) -> Markup {
     if users.rows.is_empty() {
-        return match users.query.is_empty() && users.after.is_empty() {
-            true => empty("No users yet.", html! { "Create one above, or with " code { "thalweg user add NAME" } "." }),
-            false => empty("No user matches.", html! { a href="/console/security" { "Show all users" } "." }),
+        return if users.query.is_empty() && users.after.is_empty() {
+            empty("No users yet.", html! { "Create one above, or with " code { "thalweg user add NAME" } "." })
+        } else {
+            empty("No user matches.", html! { a href="/console/security" { "Show all users" } "." })
         };
     }
     let rows = html! { @for user in &users.rows { tr {

@@ -26,8 +26,8 @@ use broker::Cache;
 use broker::metrics::Exposition;
 
 pub(super) use cached::ScriptCache;
-pub(super) use functions::{Functions, restore_all};
 pub use check::check_data;
+pub(super) use functions::{Functions, restore_all};
 pub(super) use lanes::Lanes;
 use running::Running;
 

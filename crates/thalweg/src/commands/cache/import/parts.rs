@@ -230,9 +230,10 @@ fn stream_parts(import: &mut Import, source: &mut Server, key: &[u8]) -> Part {
     if exists != Value::Int(0) {
         if !import.replaces {
             let length = cmd("XLEN").arg(key).clone();
-            match write(&mut import.target, &length)? == source.run(&length)? {
-                true => import.report.equal += 1,
-                false => import.report.kept += 1,
+            if write(&mut import.target, &length)? == source.run(&length)? {
+                import.report.equal += 1;
+            } else {
+                import.report.kept += 1;
             }
             return Ok(());
         }
