@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 
 use broker::Waiting;
 use broker::metrics::Exposition;
+use engine::security::TenantName;
 use net::Outbox;
 use parking_lot::Mutex;
 
@@ -29,6 +30,8 @@ pub(super) struct Client {
     pub(super) ip: Option<IpAddr>,
     pub(super) local: String,
     pub(super) about: Mutex<About>,
+    /// Tenant as which the client is logged in, for the decoder.
+    pub(super) tenant: Mutex<Option<TenantName>>,
     pub(super) database: AtomicUsize,
     /// Wait of the blocking command that is running.
     pub(super) waiting: Mutex<Option<Weak<Waiting>>>,

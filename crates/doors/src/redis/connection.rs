@@ -173,6 +173,7 @@ impl Handler<RedisProtocol> for Door {
             ip: peer.address.map(|address| address.ip()),
             local: text(peer.local),
             about: Mutex::new(About::default()),
+            tenant: Mutex::default(),
             database: AtomicUsize::new(0),
             waiting: Mutex::default(),
             outbox: outbox.clone(),
@@ -269,8 +270,8 @@ impl Handler<RedisProtocol> for Door {
     }
 
     /// Waits for the end of a pause, and of the scripts that run, before the next request.
-    fn accept_one_way(&self, _session: &mut Session, _paused: Paused) -> Option<Held> {
-        Some(Box::pin(self.scripts.clone().over(self.pause.clone())))
+    fn accept_one_way(&self, session: &mut Session, _paused: Paused) -> Option<Held> {
+        Some(Box::pin(self.scripts.clone().over(self.pause.clone(), session.tenant.clone())))
     }
 
     /// Wakes the subscribers of the messages that were published in this turn.

@@ -43,6 +43,7 @@ impl Session {
             return;
         }
         self.tenant = tenant.cloned();
+        *self.client.tenant.lock() = tenant.cloned();
         self.databases = [const { None }; DATABASES];
         self.forget_transaction();
         self.unsubscribe_all();

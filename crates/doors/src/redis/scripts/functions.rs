@@ -33,7 +33,7 @@ const LIBRARIES_MAX: usize = 256;
 const FUNCTIONS_MAX: usize = 8192;
 /// Maximum size in bytes of the libraries of a tenant, with the names and descriptions of their functions. A document
 /// has no more.
-const LIBRARIES_BYTES_MAX: usize = 1 << 20;
+pub(super) const LIBRARIES_BYTES_MAX: usize = 1 << 20;
 /// Time limit of `FUNCTION LOAD`, as in Redis.
 const LOAD_TIME_MAX: Duration = Duration::from_millis(500);
 /// Time limit of a library that was loaded before, on startup and in another thread.

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use broker::Cache;
 use broker::metrics::Exposition;
+use engine::security::TenantName;
 
 pub(super) use cached::ScriptCache;
 pub use check::check_data;
@@ -79,27 +80,33 @@ impl Scripts {
         self.lanes.is_any_running() || !self.functions.are_restored()
     }
 
-    /// Returns `true` if a command has to wait: for a script, which holds keys of the command, or for functions that
-    /// are not restored yet. The keys may be those of another database, as the connection is not known.
-    pub(super) fn holds(&self, command: &Command, args: &[&[u8]]) -> bool {
+    /// Returns `true` if a command has to wait: for a script of its tenant, which holds keys of the command, or for
+    /// functions that are not restored yet. The keys may be those of another database, as the session is not known.
+    pub(super) fn holds(&self, command: &Command, args: &[&[u8]], tenant: impl FnOnce() -> Option<TenantName>) -> bool {
         if matches!(command.name, "FCALL" | "FCALL_RO" | "FUNCTION" | "EXEC") && !self.functions.are_restored() {
             return true;
         }
-        let busy_after = self.busy_after();
+        if !self.lanes.is_any_running() || !command.takes(args.len()) {
+            return false;
+        }
+        let (busy_after, tenant) = (self.busy_after(), tenant());
+        // Tenants have no caches in common.
         let waits = |running: &Arc<Running>| {
-            running.began.elapsed() < busy_after && running.holds(LONG, command, args, |_| true)
+            running.tenant == tenant
+                && running.began.elapsed() < busy_after
+                && running.holds(LONG, command, args, |_| true)
         };
-        self.lanes.is_any_running() && command.takes(args.len()) && self.lanes.running().iter().any(waits)
+        self.lanes.running().iter().any(waits)
     }
 
-    /// Waits for the end of a pause, and until the scripts that run then have ended, or take so long that clients do
-    /// not wait for them.
-    pub(super) async fn over(self: Arc<Self>, pause: Arc<Pause>) {
+    /// Waits for the end of a pause, and until the scripts of a tenant that run then have ended, or take so long that
+    /// clients do not wait for them.
+    pub(super) async fn over(self: Arc<Self>, pause: Arc<Pause>, tenant: Option<TenantName>) {
         pause.over().await;
         self.functions.restored().await;
         let until = |running: &Arc<Running>| running.began.checked_add(self.busy_after());
-        let long = self.lanes.running().into_iter().filter(|running| running.began.elapsed() >= LONG);
-        for running in long {
+        let is_long = |running: &Arc<Running>| running.tenant == tenant && running.began.elapsed() >= LONG;
+        for running in self.lanes.running().into_iter().filter(is_long) {
             let ended = self.lanes.ended(&running);
             match until(&running) {
                 // Both the end and the time limit are the end of the wait.

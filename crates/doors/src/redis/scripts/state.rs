@@ -11,6 +11,7 @@ use std::time::Duration;
 use mlua::{Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState};
 use smallvec::SmallVec;
 
+use super::functions::LIBRARIES_BYTES_MAX;
 use super::functions::{AGAIN_TIME_MAX, Code, Registered};
 use super::host::{Called, Host};
 use super::running::Running;
@@ -345,11 +346,20 @@ fn end_at_every_line(lua: &Lua, text: Vec<u8>) -> mlua::Result<VmState> {
 fn read_registered(rows: &Table) -> mlua::Result<(Named, Vec<Registered>)> {
     let mut named = Named::new();
     let mut registered = Vec::new();
+    let mut bytes = 0;
     for row in rows.sequence_values::<Table>() {
         let row = row?;
         let name: mlua::LuaString = row.raw_get(1)?;
-        let name: Box<[u8]> = (*name.as_bytes()).into();
         let description: Option<mlua::LuaString> = row.raw_get(4)?;
+        // Lua keeps a text once that many functions share. The copies here are not in its memory.
+        bytes += name.as_bytes().len() + description.as_ref().map_or(0, |text| text.as_bytes().len());
+        if bytes > LIBRARIES_BYTES_MAX {
+            return Err(raise(
+                format!("ERR the names and descriptions of a library have at most {LIBRARIES_BYTES_MAX} bytes")
+                    .into_bytes(),
+            ));
+        }
+        let name: Box<[u8]> = (*name.as_bytes()).into();
         named.insert(name.clone(), row.raw_get(3)?);
         registered.push(Registered {
             name,

@@ -246,6 +246,12 @@ async fn each_tenant_has_its_own_libraries_and_ends_its_own_scripts() {
     assert!(load(&mut carl, &text("return 1")).starts_with("-NOPERM"), "what others call is not his to change");
     assert!(carl.call("FUNCTION FLUSH").starts_with("-NOPERM"));
 
+    // A text that all functions of a library share is copied for each.
+    let large = "#!lua name=large\nlocal d = ('x'):rep(2^20) for i = 1, 10000 do redis.register_function{\
+                 function_name = 'f' .. i, callback = function() end, description = d} end";
+    let refused = load(&mut ann, large);
+    assert!(refused.contains("the names and descriptions of a library have at most 1048576 bytes"), "{refused}");
+
     // The endless functions of one tenant do not keep the other from running its own.
     let mut running: Vec<Redis> = (0..5).map(|_| log_in(&server, "bob", "secret")).collect();
     running.iter_mut().enumerate().for_each(|(at, redis)| redis.ask(&format!("FCALL f 1 key{at}")));
