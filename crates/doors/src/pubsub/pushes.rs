@@ -214,9 +214,12 @@ impl Source for Pushed {
         }
         let receive = Receive { max, bytes_max: RECEIVE_BYTES_MAX, lease_ms: Some(self.lease_ms), wait: RECEIVE_WAIT };
         let deliveries = door.receive(queue, &receive).await?;
-        if deliveries.is_empty() || self.is_current().await? {
+        // A subscription that cannot be looked up is no reason to push to where it was.
+        if deliveries.is_empty() || self.is_current().await.unwrap_or(false) {
             return Ok(deliveries.into_iter().map(|delivery| self.given(delivery)).collect());
         }
+        // It may have been changed at another door, which does not notify this one.
+        door.changed.notify_one();
         let (door, name) = (door.clone(), queue.name.clone());
         let received = deliveries.into_iter().map(|delivery| delivery.received).collect();
         // Spawned, so that the messages return even if the change aborts this task now.
@@ -356,6 +359,8 @@ mod tests {
         let receive = Receive { max: 2, bytes_max: RECEIVE_BYTES_MAX, lease_ms: None, wait: Duration::ZERO };
         let received = broker.queues.receive(name, &receive).await.expect("received");
         assert_eq!(received.iter().map(|one| one.attempts).collect::<Vec<_>>(), [1], "the second, never received");
+        // Whoever changed it, the tasks are looked at again.
+        tokio::time::timeout(Duration::from_millis(1), door.changed.notified()).await.expect("a notification");
     }
 
     #[tokio::test]

@@ -8,9 +8,9 @@ use std::fmt;
 use std::mem;
 use std::net::SocketAddr;
 use std::ops::Bound;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::{Arc, LazyLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
@@ -28,11 +28,18 @@ pub enum Phase {
 /// Function that ends the work of a connection.
 type Stop = Box<dyn FnOnce() + Send>;
 
-static IDS: AtomicU64 = AtomicU64::new(1);
+/// Number of the next connection. The first follows from the time, so that a number from before a restart or of another
+/// node names no connection. Numbers stay below 2^53.
+static IDS: LazyLock<AtomicU64> = LazyLock::new(|| {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    AtomicU64::new(since.as_millis() as u64 * CONNECTIONS_PER_MS)
+});
+/// Numbers for each millisecond before the start: no process opens connections faster for long.
+const CONNECTIONS_PER_MS: u64 = 1000;
 
 /// Open connection, in the table of its service.
 pub struct OpenConnection {
-    /// Number of the connection, unique in the process.
+    /// Number of the connection, unique in the process and, unless the clock was set back, among all that ran before.
     pub id: u64,
     /// Address of the peer; `None` for a Unix socket or a pipe, which come from this machine.
     pub address: Option<SocketAddr>,
@@ -161,6 +168,14 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
+
+    #[test]
+    fn numbers_are_in_order_exact_in_json_and_not_those_of_an_earlier_start() {
+        let [first, second] = [(); 2].map(|()| OpenConnection::new(None).id);
+        assert!(first < second && second < 1 << 53, "{first} {second}");
+        // A start at this time of 2020.
+        assert!(first > 1_577_836_800_000 * CONNECTIONS_PER_MS, "{first}");
+    }
 
     #[test]
     fn a_connection_is_cut_once_by_whatever_serves_it_now_or_later() {
