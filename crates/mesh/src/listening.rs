@@ -81,7 +81,10 @@ impl Running {
             drop(listening);
         }
         let concerned = self.concerned(&changed, &HashSet::new());
-        concerned.iter().for_each(|outgoing| outgoing.note_own_members(broker));
+        for outgoing in &concerned {
+            let at = live.binary_search_by(|topic| topic.name.cmp(&outgoing.topic));
+            outgoing.note_own_groups(broker, at.map(|at| live[at].groups.clone()).unwrap_or_default());
+        }
         self.follow_all_of(&concerned);
         !has_too_many
     }

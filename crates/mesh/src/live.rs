@@ -6,7 +6,7 @@
 //! forward begins with the record for which the router has looked it up, so no record is lost for the time that the
 //! answer took.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -69,8 +69,10 @@ pub(crate) struct Outgoing {
     released: watch::Sender<BTreeMap<PartitionId, Offset>>,
     /// Offsets of the first record of each partition that is not routed. A new forward begins there.
     positions: Mutex<BTreeMap<PartitionId, Offset>>,
-    /// Ends of the partitions when members of queue groups last joined or left at this site: the records before are for
-    /// the members of that time, although the router may not have come to them.
+    /// Queue groups that have members at this site.
+    own_groups: Mutex<BTreeSet<Box<str>>>,
+    /// Ends of the partitions when a queue group last got members at this site: the records before are for members at
+    /// other sites, although the router may not have come to them.
     joined: Mutex<BTreeMap<PartitionId, Offset>>,
     /// Records that each site was sent.
     sent: Mutex<BTreeMap<SiteName, Sent>>,
@@ -179,6 +181,7 @@ impl Outgoing {
             turns: Mutex::default(),
             released: watch::Sender::default(),
             positions: Mutex::default(),
+            own_groups: Mutex::default(),
             joined: Mutex::default(),
             sent: Mutex::default(),
             ended: watch::Sender::new(false),
@@ -192,9 +195,13 @@ impl Outgoing {
         }
     }
 
-    /// Notes that members of queue groups of this site may have joined or left.
-    pub(crate) fn note_own_members(&self, broker: &Broker) {
-        if let Ok(topic) = broker.describe_topic(self.topic.as_str()) {
+    /// Notes the queue groups that have members at this site. If there are new ones, they get the records from now on.
+    pub(crate) fn note_own_groups(&self, broker: &Broker, groups: BTreeSet<Box<str>>) {
+        let mut own = self.own_groups.lock();
+        let has_new = !groups.is_subset(&own);
+        *own = groups;
+        drop(own);
+        if has_new && let Ok(topic) = broker.describe_topic(self.topic.as_str()) {
             let ends = topic.partitions.iter().enumerate();
             *self.joined.lock() = ends.map(|(partition, extent)| (partition as PartitionId, extent.end)).collect();
         }
@@ -467,9 +474,10 @@ impl Running {
                 forward.choose(Some(groups), &members_from);
                 continue;
             }
-            let from = if groups.are_none() { &routed } else { &members_from };
-            let forward = Arc::new(Forward::new(groups));
-            let work = self.clone().forward(outgoing.clone(), site.clone(), from.clone(), forward.clone());
+            // Readers without a group get what was not routed, and groups what is for them.
+            let forward = Arc::new(Forward::new(Groups::named(Vec::new())));
+            forward.choose(Some(groups), &members_from);
+            let work = self.clone().forward(outgoing.clone(), site.clone(), routed.clone(), forward.clone());
             self.spawn_until(&outgoing.ended, work);
             forwards.insert(site, forward);
         }
