@@ -151,6 +151,10 @@ async fn what_cannot_be_imported_says_why() {
     assert!(error.contains(&format!("cannot connect to 127.0.0.1:{nobody}")), "{error}");
     let error = import("http://127.0.0.1:80", &to, &[]).failed(2);
     assert!(error.contains("use redis://"), "{error}");
+    let error = import("redis://:secret@127.0.0.1:80/abc", &to, &[]).failed(2);
+    assert!(error.contains("use redis://") && !error.contains("secret"), "{error}");
+    let error = thalweg(["cache", "import", "--from", &url(&to), "--to", &format!("{}/1", url(&to))]).failed(2);
+    assert!(error.contains("--to names no database"), "{error}");
     let error = thalweg(["cache", "import", "--to", &url(&to)]).failed(2);
     assert!(error.contains("--from"), "{error}");
     let error = thalweg(["cache", "import", "--file", "/nowhere.rdb", "--to", &url(&to)]).failed(1);

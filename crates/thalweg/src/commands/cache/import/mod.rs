@@ -41,8 +41,9 @@ pub(super) struct Server {
 impl Server {
     /// Connects to the server of a URL. Returns it with the database that the URL names.
     fn connect(url: &str, option: &str) -> Result<(Self, Option<u64>)> {
+        // The URL may have a password, which no message shows.
         let wrong = |why: &dyn std::fmt::Display| {
-            Failure::new(USAGE, format!("{option} {url}: {why}; use redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]"))
+            Failure::new(USAGE, format!("{option}: {why}; use redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]"))
         };
         let info = url.into_connection_info().map_err(|error| wrong(&error))?;
         let path = url.split_once("://").map_or("", |(_, rest)| rest);
@@ -153,7 +154,10 @@ pub(super) fn run(config: &Config, args: &CacheImport, is_json: bool) -> Result 
             return Err(Failure::new(USAGE, message));
         }
     };
-    let (target, _) = Server::connect(&url, "--to")?;
+    let (target, named) = Server::connect(&url, "--to")?;
+    if named.is_some() {
+        return Err(Failure::new(USAGE, "--to names no database: each key keeps the number of its own"));
+    }
     let bar = if is_json { ProgressBar::hidden() } else { ProgressBar::new(0) };
     let style = ProgressStyle::with_template("{spinner} {msg}  {percent} %  {elapsed}, {eta} left");
     bar.set_style(style.expect("invariant: the template is valid"));
@@ -285,8 +289,8 @@ impl Import {
         for ((taken, is_copied), reply) in keys.into_iter().zip(replies) {
             let is_equal = match &reply {
                 Value::BulkString(found) => doors::redis::has_equal_value(&taken.payload, found),
-                // Larger than a request may be, so that it cannot be one either.
-                Value::ServerError(_) => {
+                // A value whose payload is larger than a request may be.
+                Value::ServerError(error) if error.code() == "ERR" => {
                     self.report.copied += u64::from(is_copied);
                     self.report.equal += u64::from(!is_copied);
                     self.report.too_large += 1;

@@ -11,10 +11,15 @@ use crate::output::{FAILED, Failure, Result};
 const TOGETHER: usize = 1000;
 /// Number of bytes of a string that are copied together.
 const STRING_BYTES: usize = 1 << 20;
-/// Key of a value in the target until it is complete.
-const UNFINISHED: &str = "thalweg-cache-import:unfinished";
+/// Beginning of the key that a value has in the target until it is complete. The number of the process follows, so that
+/// imports do not share it.
+const UNFINISHED: &str = "thalweg-cache-import:unfinished:";
 /// Id before that of every entry.
 const FIRST_ID: &str = "0-0";
+
+fn unfinished() -> String {
+    format!("{UNFINISHED}{}", std::process::id())
+}
 
 /// Where a value is copied from.
 pub(super) struct From<'a> {
@@ -43,7 +48,7 @@ type Part<T = ()> = std::result::Result<T, Stop>;
 pub(super) fn value(import: &mut Import, source: &mut Server, from: &From<'_>) -> Result {
     let kind: String = source.run(cmd("TYPE").arg(from.key))?;
     import.target.select(from.database)?;
-    import.target.run::<()>(cmd("DEL").arg(UNFINISHED))?;
+    import.target.run::<()>(cmd("DEL").arg(unfinished()))?;
     let copied = match kind.as_str() {
         "string" => string(import, source, from.key),
         "list" => list(import, source, from.key),
@@ -54,10 +59,24 @@ pub(super) fn value(import: &mut Import, source: &mut Server, from: &From<'_>) -
         }
         kind => Err(Stop::Key(format!("values of the type {kind} cannot be copied"))),
     };
-    let done = copied.and_then(|()| finish(import, from));
+    let compared = copied.and_then(|()| compare_sizes(import, source, from.key, &kind));
+    let done = compared.and_then(|()| finish(import, from));
     let outcome = settle(import, from, done);
-    import.target.run::<()>(cmd("DEL").arg(UNFINISHED))?;
+    import.target.run::<()>(cmd("DEL").arg(unfinished()))?;
     outcome
+}
+
+/// Compares the size of a complete value with that of the source, which may have changed meanwhile.
+fn compare_sizes(import: &mut Import, source: &mut Server, key: &[u8], kind: &str) -> Part {
+    let size = match kind {
+        "string" => "STRLEN",
+        "list" => "LLEN",
+        "set" => "SCARD",
+        "hash" => "HLEN",
+        _ => "ZCARD",
+    };
+    let before: Value = source.run(cmd(size).arg(key))?;
+    if write(&mut import.target, cmd(size).arg(unfinished()))? == before { Ok(()) } else { Err(changed()) }
 }
 
 fn settle(import: &mut Import, from: &From<'_>, done: Part) -> Result {
@@ -74,10 +93,10 @@ fn settle(import: &mut Import, from: &From<'_>, done: Part) -> Result {
 /// Gives a complete value its key.
 fn finish(import: &mut Import, from: &From<'_>) -> Part {
     if let Some(expires_ms) = from.expires_ms {
-        write(&mut import.target, cmd("PEXPIREAT").arg(UNFINISHED).arg(expires_ms))?;
+        write(&mut import.target, cmd("PEXPIREAT").arg(unfinished()).arg(expires_ms))?;
     }
     let rename = if import.replaces { "RENAME" } else { "RENAMENX" };
-    match write(&mut import.target, cmd(rename).arg(UNFINISHED).arg(from.key))? {
+    match write(&mut import.target, cmd(rename).arg(unfinished()).arg(from.key))? {
         Value::Int(0) => import.report.kept += 1,
         _ => {
             import.report.copied += 1;
@@ -99,6 +118,10 @@ fn write(target: &mut Server, command: &Cmd) -> Part<Value> {
     }
 }
 
+fn changed() -> Stop {
+    Stop::Key("the value changed at the source while it was copied: import it again".to_owned())
+}
+
 fn differs() -> Stop {
     Stop::Key("the target has another value than the source".to_owned())
 }
@@ -114,9 +137,12 @@ fn string(import: &mut Import, source: &mut Server, key: &[u8]) -> Part {
         if part.is_empty() && at > 0 {
             return Ok(());
         }
-        let length = write(&mut import.target, cmd("APPEND").arg(UNFINISHED).arg(&part[..]))?;
-        if import.verifies && length != Value::Int((at + part.len()) as i64) {
-            return Err(differs());
+        write(&mut import.target, cmd("APPEND").arg(unfinished()).arg(&part[..]))?;
+        if import.verifies {
+            let range = cmd("GETRANGE").arg(unfinished()).arg(at).arg(at + STRING_BYTES - 1).clone();
+            if write(&mut import.target, &range)? != Value::BulkString(part.clone()) {
+                return Err(differs());
+            }
         }
         at += part.len();
         if part.len() < STRING_BYTES {
@@ -133,9 +159,9 @@ fn list(import: &mut Import, source: &mut Server, key: &[u8]) -> Part {
         if items.is_empty() {
             return Ok(());
         }
-        write(&mut import.target, cmd("RPUSH").arg(UNFINISHED).arg(&items))?;
+        write(&mut import.target, cmd("RPUSH").arg(unfinished()).arg(&items))?;
         if import.verifies {
-            let found: Vec<Vec<u8>> = parsed(write(&mut import.target, &range(UNFINISHED.as_bytes()))?)?;
+            let found: Vec<Vec<u8>> = parsed(write(&mut import.target, &range(unfinished().as_bytes()))?)?;
             if found != items {
                 return Err(differs());
             }
@@ -157,7 +183,7 @@ fn scanned(import: &mut Import, source: &mut Server, key: &[u8], kind: &str) -> 
             source.run(cmd(scan).arg(key).arg(&cursor).arg("COUNT").arg(TOGETHER))?;
         if !parts.is_empty() {
             let mut command = cmd(add);
-            command.arg(UNFINISHED);
+            command.arg(unfinished());
             if kind == "hash" {
                 refuse_expiring(source, key, &parts)?;
             }
@@ -199,17 +225,17 @@ fn refuse_expiring(source: &mut Server, key: &[u8], parts: &[Vec<u8>]) -> Part {
 fn compare(target: &mut Server, kind: &str, parts: &[Vec<u8>]) -> Part {
     let is_equal = match kind {
         "set" => {
-            let found: Vec<i64> = parsed(write(target, cmd("SMISMEMBER").arg(UNFINISHED).arg(parts))?)?;
+            let found: Vec<i64> = parsed(write(target, cmd("SMISMEMBER").arg(unfinished()).arg(parts))?)?;
             found.iter().all(|is_member| *is_member == 1)
         }
         "hash" => {
             let fields: Vec<&Vec<u8>> = parts.iter().step_by(2).collect();
-            let found: Vec<Vec<u8>> = parsed(write(target, cmd("HMGET").arg(UNFINISHED).arg(fields))?)?;
+            let found: Vec<Vec<u8>> = parsed(write(target, cmd("HMGET").arg(unfinished()).arg(fields))?)?;
             found.iter().eq(parts.iter().skip(1).step_by(2))
         }
         _ => {
             let members: Vec<&Vec<u8>> = parts.iter().step_by(2).collect();
-            let found: Vec<f64> = parsed(write(target, cmd("ZMSCORE").arg(UNFINISHED).arg(members))?)?;
+            let found: Vec<f64> = parsed(write(target, cmd("ZMSCORE").arg(unfinished()).arg(members))?)?;
             let number = |text: &Vec<u8>| std::str::from_utf8(text).ok()?.parse::<f64>().ok();
             found.iter().map(|score| Some(*score)).eq(parts.iter().skip(1).step_by(2).map(number))
         }
@@ -227,21 +253,20 @@ pub(super) fn stream(import: &mut Import, source: &mut Server, database: u64, ke
 
 fn stream_parts(import: &mut Import, source: &mut Server, key: &[u8]) -> Part {
     let exists = write(&mut import.target, cmd("EXISTS").arg(key))?;
-    if exists != Value::Int(0) {
-        if !import.replaces {
-            let length = cmd("XLEN").arg(key).clone();
-            if write(&mut import.target, &length)? == source.run(&length)? {
-                import.report.equal += 1;
-            } else {
-                import.report.kept += 1;
-            }
-            return Ok(());
+    if exists != Value::Int(0) && !import.replaces {
+        let length = cmd("XLEN").arg(key).clone();
+        if write(&mut import.target, &length)? == source.run(&length)? {
+            import.report.equal += 1;
+        } else {
+            import.report.kept += 1;
         }
-        write(&mut import.target, cmd("DEL").arg(key))?;
+        return Ok(());
     }
     let about: HashMap<String, Value> = source.run(cmd("XINFO").arg("STREAM").arg(key))?;
     let groups: Vec<HashMap<String, Value>> = source.run(cmd("XINFO").arg("GROUPS").arg(key))?;
-    entries(import, source, key)?;
+    write(&mut import.target, cmd("DEL").arg(key))?;
+    let last: String = named(&about, "last-generated-id").unwrap_or_else(|| "+".to_owned());
+    entries(import, source, key, &last)?;
     numbers(import, key, &about)?;
     for group in groups {
         copy_group(import, source, key, group)?;
@@ -255,11 +280,12 @@ fn stream_parts(import: &mut Import, source: &mut Server, key: &[u8]) -> Part {
     Ok(())
 }
 
-fn entries(import: &mut Import, source: &mut Server, key: &[u8]) -> Part {
+/// Copies the entries up to an id: those that are added meanwhile would come after the last id that was read.
+fn entries(import: &mut Import, source: &mut Server, key: &[u8], until: &str) -> Part {
     type Entry = (String, Vec<Vec<u8>>);
     let mut start = "-".to_owned();
     loop {
-        let range = cmd("XRANGE").arg(key).arg(&start).arg("+").arg("COUNT").arg(TOGETHER).clone();
+        let range = cmd("XRANGE").arg(key).arg(&start).arg(until).arg("COUNT").arg(TOGETHER).clone();
         let entries: Vec<Entry> = source.run(&range)?;
         let Some((last, _)) = entries.last() else { return Ok(()) };
         let mut pipeline = Pipeline::new();

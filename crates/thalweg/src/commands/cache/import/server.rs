@@ -19,7 +19,8 @@ const PARTED_BYTES: u64 = 4 << 20;
 /// Copies the keys of the database that the URL names, or of all databases, and the libraries of functions.
 pub(super) fn copy(import: &mut Import, url: &str, pattern: Option<&str>) -> Result {
     let (mut source, named) = Server::connect(url, "--from")?;
-    if source.address == import.target.address {
+    let run = run_id(&mut source)?;
+    if run.is_some() && run == run_id(&mut import.target)? {
         return Err(Failure::new(FAILED, format!("{} is both the source and the target", source.address)));
     }
     let sizes = sizes(&mut source)?;
@@ -36,7 +37,20 @@ pub(super) fn copy(import: &mut Import, url: &str, pattern: Option<&str>) -> Res
         Some(Value::BulkString(code)) => Some(code.clone()),
         _ => None,
     };
-    import.load(&listed.unwrap_or_default().iter().filter_map(code).collect::<Vec<_>>())
+    match listed {
+        Ok(listed) => import.load(&listed.iter().filter_map(code).collect::<Vec<_>>()),
+        Err(error) if error.to_string().contains("unknown command") => Ok(()),
+        Err(error) => {
+            import.report.fail_to_copy("the libraries of functions".to_owned(), error.to_string());
+            Ok(())
+        }
+    }
+}
+
+/// Returns the id of a server's process; `None` if it does not tell it.
+fn run_id(server: &mut Server) -> Result<Option<String>> {
+    let info: String = server.run(cmd("INFO").arg("server"))?;
+    Ok(info.lines().find_map(|line| line.strip_prefix("run_id:")).map(|id| id.trim().to_owned()))
 }
 
 /// Returns the number of keys of each database that has any.
