@@ -498,8 +498,10 @@ impl Fields {
     }
 
     fn groups(&mut self) -> Result<Groups> {
-        if self.u8()? == 0 {
-            return Ok(Groups::All);
+        match self.u8()? {
+            0 => return Ok(Groups::All),
+            1 => {}
+            other => return Err(Error::malformed(format!("queue groups begin with {other}, not with 0 or 1"))),
         }
         let count = usize::from(self.u16()?);
         if count > GROUPS_PER_TOPIC_MAX {
