@@ -122,7 +122,7 @@ def expiring_at_once(address):
     loader = Connection(address)
     loader.do("SELECT", DATABASE)
     assert loader.do("DBSIZE") == 0, f"database {DATABASE} is in use"
-    at_ms = int(time.time() * 1000) + 60_000
+    at_ms = int(time.time() * 1000) + 600_000
     for first in range(0, KEYS, PIECE):
         sets = (encoded("SET", f"key:{number:012}", "v" * 16, "PXAT", at_ms) for number in range(first, first + PIECE))
         loader.socket.sendall(b"".join(sets))
@@ -130,7 +130,7 @@ def expiring_at_once(address):
             loader.reply()
     assert loader.do("DBSIZE") == KEYS
     # All keys get one expiration time, which is near.
-    at_ms = int(time.time() * 1000) + 30_000
+    at_ms = int(time.time() * 1000) + 60_000
     for first in range(0, KEYS, PIECE):
         words = (encoded("PEXPIREAT", f"key:{number:012}", at_ms) for number in range(first, first + PIECE))
         loader.socket.sendall(b"".join(words))
