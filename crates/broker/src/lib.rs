@@ -86,7 +86,8 @@ pub use audit::AuditSettings;
 pub use backups::BegunBackup;
 pub use broker::Broker;
 pub use caches::{
-    Attempt as CacheAttempt, Cache, Caches, Finished, Keyed, Locked as LockedCache, StreamMark, Taken, Waiting,
+    Attempt as CacheAttempt, Cache, Caches, Cause, Finished, Keyed, Locked as LockedCache, Note, NoteListener,
+    StreamMark, Taken, Waiting, Wanted, What,
 };
 pub use clock::Clock;
 pub use commit::Commit;

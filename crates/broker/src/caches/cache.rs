@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 
 use super::changes::Changes;
 use super::log::{CacheLog, Kept};
+use super::notes::{Cause, Note, Notes};
 use super::waiters::Waiters;
 use crate::clock::{Clock, StepTime};
 use crate::commit::Commit;
@@ -76,6 +77,7 @@ pub(super) struct Common {
     pub(super) hasher: foldhash::quality::RandomState,
     /// Bytes of recorded changes for watchers, of all caches together.
     pub(super) watched_bytes: Arc<AtomicUsize>,
+    pub(super) notes: Arc<Notes>,
 }
 
 /// Locked stripes, each with its number.
@@ -102,6 +104,12 @@ pub struct Locked<'c> {
     pub(super) later: Commit,
     /// Bit for each stripe, if they are announced as held by a long step.
     pub(super) announced: Option<u64>,
+    /// Notes of this step, if any are wanted.
+    pub(super) notes: Option<Vec<Note>>,
+    /// Cause of the following changes.
+    pub(super) cause: Cause,
+    /// `true` if no notes are taken of missing keys until the cause is set again.
+    pub(super) hides_misses: bool,
 }
 
 /// Work that a step leaves for the time after its locks are released.
@@ -129,7 +137,7 @@ impl Cache {
         let clock = common.clock;
         let now_ms = clock.now_ms();
         let stripe = || StripeSettings { eviction, budget: budget.clone(), block, version: id, now_ms };
-        Self {
+        let cache = Self {
             id,
             stripes: (0..STRIPES).map(|_| Padded(Mutex::new(Kept::new(Stripe::new(stripe()))))).collect(),
             held: AtomicU64::new(0),
@@ -139,14 +147,23 @@ impl Cache {
             clock,
             streams: common.streams.clone(),
             hasher: common.hasher.clone(),
-            changes: Changes::new(id, common.watched_bytes.clone()),
+            changes: Changes::new(id, common.watched_bytes.clone(), common.notes.clone()),
             waiters: Waiters::default(),
             is_deleted: AtomicBool::new(false),
             shed_from: AtomicUsize::new(0),
             budget,
             durable,
             operations: Mutex::default(),
-        }
+        };
+        cache.record_removed();
+        cache
+    }
+
+    /// Makes the stripes collect expired and evicted entries while watchers or notes want them.
+    pub(super) fn record_removed(&self) {
+        let _switch = self.changes.switch.lock();
+        let is_wanted = self.changes.is_watched() || self.changes.notes.are_wanted();
+        self.stripes.iter().for_each(|stripe| stripe.0.lock().record_removed(is_wanted));
     }
 
     pub(super) fn now_ms(&self) -> u64 {
@@ -198,6 +215,9 @@ impl Cache {
     /// Passes the changes of a stripe to the watchers, the log and the streams before its lock is released.
     pub(super) fn follow(&self, stripe: &mut Kept) {
         self.changes.follow(stripe);
+        if !stripe.notes.is_empty() {
+            self.changes.notes.tell(&self.name, std::mem::take(&mut stripe.notes));
+        }
         if let Some(Durable { log, number }) = &self.durable {
             stripe.write(log, *number);
         }
@@ -272,6 +292,9 @@ impl<'c> Locked<'c> {
             answered: None,
             later: Commit::done(),
             announced: None,
+            notes: cache.changes.notes.are_wanted().then(Vec::new),
+            cause: Cause::default(),
+            hides_misses: false,
         }
     }
 }

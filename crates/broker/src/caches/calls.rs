@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use engine::cache::{
-    Added, CacheStatus, Condition, Cursor, Expires, Found, Key, ScanCursor, Stored, Stripe, StripeStats, Ttl,
-};
+use engine::cache::{Added, CacheStatus, Condition, Cursor, Expires, Found, Key, ScanCursor, Stored, StripeStats, Ttl};
 use engine::{ErrorKind, Result};
 use parking_lot::Mutex;
 
 use super::cache::Cache;
 use super::log::Kept;
+use super::notes::{Cause, Note, What};
 use crate::commit::Commit;
 
 /// Maximum number of entries that are removed in one pass, before other tasks have their turn at a stripe.
@@ -37,8 +36,10 @@ impl Cache {
         let expires = self.expires(ttl)?;
         self.change(key, value.len(), |stripe, key| {
             let stored = stripe.put(key, value, expires, condition, || self.now_ms())?;
-            if let Stored::Done { .. } = stored {
+            if let Stored::Done { previous, .. } = stored {
                 self.changes.note(stripe, key);
+                let expires = matches!(expires, Expires::At(_));
+                self.note(stripe, key, What::Put { is_new: previous.is_none(), expires });
             }
             Ok(stored)
         })
@@ -50,6 +51,7 @@ impl Cache {
         let stored = stripe.delete(key, condition, || self.now_ms());
         if let Stored::Done { version, previous: Some(_) } = stored {
             self.changes.note_deleted(&mut stripe, key, version);
+            self.note(&mut stripe, key, What::Deleted);
         }
         self.follow(&mut stripe);
         stored
@@ -67,6 +69,7 @@ impl Cache {
                 added.expires_ms = Some(at_ms);
             }
             self.changes.note(stripe, key);
+            self.note(stripe, key, What::Put { is_new, expires: false });
             Ok(added)
         })
     }
@@ -81,7 +84,15 @@ impl Cache {
         self.admit()?;
         let key = self.key(key);
         let mut stripe = self.free_stripe(key)?;
+        let had_expiry =
+            self.is_noted() && stripe.peek(key, || self.now_ms()).is_some_and(|found| found.expires_ms.is_some());
         let exists = stripe.set_expiry(key, expires_ms, || self.now_ms());
+        self.changes.follow(&mut stripe);
+        match expires_ms {
+            Some(_) if exists => self.note(&mut stripe, key, What::Expires),
+            None if had_expiry => self.note(&mut stripe, key, What::Persists),
+            _ => {}
+        }
         self.follow(&mut stripe);
         Ok(exists)
     }
@@ -137,7 +148,7 @@ impl Cache {
         &self,
         key: &[u8],
         value_bytes: usize,
-        change: impl Fn(&mut Stripe, Key<'_>) -> Result<R>,
+        change: impl Fn(&mut Kept, Key<'_>) -> Result<R>,
     ) -> Result<R> {
         self.admit()?;
         let key = self.key(key);
@@ -157,6 +168,13 @@ impl Cache {
             ErrorKind::Busy => error.map_message(|why| format!("cache '{}': {why}", self.name)),
             _ => error,
         })
+    }
+
+    /// Takes a note of a change of a key, which [`Cache::follow`] passes on.
+    fn note(&self, stripe: &mut Kept, key: Key<'_>, what: What) {
+        if self.changes.notes.are_wanted() {
+            stripe.notes.push(Note { key: key.bytes.into(), what, cause: Cause::default() });
+        }
     }
 
     /// Makes other stripes free the memory that this entry may need.

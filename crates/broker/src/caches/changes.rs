@@ -6,10 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::cache::{Change, ChangeKind, Found, Key, Stripe, Value, Why};
+use engine::cache::{Change, ChangeKind, Found, Key, Value, Why};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use super::log::Kept;
+use super::notes::{Note, Notes};
 
 /// Maximum number of recorded changes of a cache, which also have at most [`CHANGES_BYTES_MAX`] bytes. A watcher
 /// further behind has to begin with a new snapshot.
@@ -32,6 +35,8 @@ pub(super) struct Changes {
     pub(super) news: Notify,
     /// Bytes of the recorded changes of all caches.
     pub(super) total_bytes: Arc<AtomicUsize>,
+    /// Notes of all caches.
+    pub(super) notes: Arc<Notes>,
 }
 
 pub(super) struct Log {
@@ -47,7 +52,7 @@ pub(super) struct Log {
 impl Changes {
     /// Creates an empty record that begins at `position`, which no watcher of an earlier cache of this name has
     /// reached.
-    pub(super) fn new(position: u64, total_bytes: Arc<AtomicUsize>) -> Self {
+    pub(super) fn new(position: u64, total_bytes: Arc<AtomicUsize>, notes: Arc<Notes>) -> Self {
         let log = Log { changes: VecDeque::new(), start: position, bytes: 0, watched: None, is_over: false };
         Self {
             is_watched: AtomicBool::new(false),
@@ -55,12 +60,13 @@ impl Changes {
             log: Mutex::new(log),
             news: Notify::new(),
             total_bytes,
+            notes,
         }
     }
 
     /// Records the new value of a key, also if it has expired since: a watcher sees each value before its end. Expired
     /// and evicted entries are recorded first, since one of them may be the key's previous value.
-    pub(super) fn note(&self, stripe: &mut Stripe, key: Key<'_>) {
+    pub(super) fn note(&self, stripe: &mut Kept, key: Key<'_>) {
         self.follow(stripe);
         if self.is_watched()
             && let Some(found) = stripe.peek(key, || 0)
@@ -70,7 +76,7 @@ impl Changes {
     }
 
     /// Records the deletion of a key.
-    pub(super) fn note_deleted(&self, stripe: &mut Stripe, key: Key<'_>, version: u64) {
+    pub(super) fn note_deleted(&self, stripe: &mut Kept, key: Key<'_>, version: u64) {
         self.follow(stripe);
         self.note_gone(key.bytes, version, ChangeKind::Deleted);
     }
@@ -85,12 +91,20 @@ impl Changes {
         }
     }
 
-    /// Records the entries of a stripe that expired or were evicted since the last call.
-    pub(super) fn follow(&self, stripe: &mut Stripe) {
-        if !self.is_watched() {
+    /// Records the entries of a stripe that expired or were evicted since the last call, and takes notes of them.
+    pub(super) fn follow(&self, stripe: &mut Kept) {
+        let is_watched = self.is_watched();
+        let is_noted = self.notes.are_wanted();
+        if !is_watched && !is_noted {
             return;
         }
         for removed in stripe.take_removed() {
+            if is_noted {
+                stripe.notes.push(Note::of_removed(&removed));
+            }
+            if !is_watched {
+                continue;
+            }
             let kind = match removed.why {
                 Why::Expired => ChangeKind::Expired,
                 Why::Evicted => ChangeKind::Evicted,

@@ -13,6 +13,7 @@ use engine::cache::record::{CacheDefinition, CacheNumber, CacheRecord, StepPart}
 use engine::{BatchBuilder, Error, ErrorKind, Offset, Result};
 use parking_lot::Mutex;
 
+use super::notes::Note;
 use crate::commit::Commit;
 use crate::core::Core;
 use crate::partition::{AppendOptions, PartitionCell};
@@ -223,11 +224,13 @@ pub(super) struct Kept {
     unsettled: VecDeque<(Offset, u32)>,
     /// Offset of the last record that concerns all keys.
     unsettled_all: Option<Offset>,
+    /// Notes that no step or call has passed on yet.
+    pub(super) notes: Vec<Note>,
 }
 
 impl Kept {
     pub(super) fn new(stripe: Stripe) -> Self {
-        Self { stripe, unsettled: VecDeque::new(), unsettled_all: None }
+        Self { stripe, unsettled: VecDeque::new(), unsettled_all: None, notes: Vec::new() }
     }
 
     /// Logs the changes since the last call.

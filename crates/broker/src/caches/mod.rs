@@ -5,9 +5,10 @@
 //! cache are appended to a log (`log.rs`), which is dumped again when it is long (`dump.rs`) and read on startup
 //! (`restore.rs`). Read the modules from the top: each uses only those above it.
 
-mod changes;
+mod notes;
 mod waiters;
 mod log;
+mod changes;
 mod cache;
 mod locked;
 mod calls;
@@ -48,6 +49,7 @@ pub use cache::{Attempt, Cache, Finished, Locked};
 use cache::{Common, Durable};
 pub use locked::{Keyed, StreamMark, Taken};
 use log::CacheLog;
+pub use notes::{Cause, Note, NoteListener, Wanted, What};
 
 /// A client that waits for a key.
 pub type Waiting = waiters::Waiting<Attempt>;
@@ -90,6 +92,7 @@ impl Caches {
             budget: Arc::new(Budget::new(core.settings().cache_bytes_max, None)),
             hasher: foldhash::quality::RandomState::default(),
             watched_bytes: Arc::default(),
+            notes: Arc::default(),
         };
         Self {
             core,
@@ -135,6 +138,13 @@ impl Caches {
             })),
             _ => Ok(()),
         }
+    }
+
+    /// Passes notes about changes of keys to this listener from now on, or to no listener if nothing is wanted. Each
+    /// call replaces the listener of the last one.
+    pub fn note(&self, wanted: Wanted, listener: Option<Arc<dyn NoteListener>>) {
+        self.common.notes.want(wanted, listener);
+        self.all().iter().for_each(|cache| cache.record_removed());
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Cache>> {

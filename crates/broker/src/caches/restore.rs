@@ -210,6 +210,7 @@ impl<'c> Restore<'c> {
         let mut by_name = self.caches.by_name.write();
         for cache in self.by_number.into_values() {
             self.caches.by_id.write().insert(cache.id, cache.clone());
+            cache.record_removed();
             by_name.insert(cache.name.clone(), cache);
         }
         entries

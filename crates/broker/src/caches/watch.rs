@@ -106,7 +106,7 @@ impl Cache {
         };
         if self.changes.log.lock().forget_unwatched(&self.changes.total_bytes) {
             self.changes.is_watched.store(false, Ordering::Relaxed);
-            locked.record_removed(false);
+            locked.record_removed(self.changes.notes.are_wanted());
         }
     }
 

@@ -1,6 +1,7 @@
 //! Stripes of a cache that are locked together: all changes made through them are one step for everyone else.
 
 mod join;
+mod noted;
 mod streams;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use smallvec::SmallVec;
 use super::cache::{Cache, Durable, Finished, Locked};
 use super::calls::SCAN_PLACES;
 use super::log::Kept;
+use super::notes::What;
 use crate::clock::StepTime;
 use crate::commit::Commit;
 
@@ -125,6 +127,7 @@ impl<'c> Locked<'c> {
 
     /// Returns the work that is left after the changes have been logged.
     fn finished(&mut self) -> Finished {
+        self.tell_notes();
         let mut grown = std::mem::take(&mut self.grown);
         if self.announced.is_some() {
             self.withdraw();
@@ -156,6 +159,7 @@ impl<'c> Locked<'c> {
     /// Returns the entry of a key, and counts as a use of the key.
     pub fn get(&mut self, key: &[u8]) -> Option<Found<'_>> {
         self.note_read(key);
+        self.note_missed(key);
         let (stripe, key, time) = self.stripe(key);
         stripe.get(key, || time.now_ms())
     }
@@ -163,6 +167,7 @@ impl<'c> Locked<'c> {
     /// Returns the entry of a key, without counting as a use.
     pub fn peek(&mut self, key: &[u8]) -> Option<Found<'_>> {
         self.note_read(key);
+        self.note_missed(key);
         let (stripe, key, time) = self.stripe(key);
         stripe.peek(key, || time.now_ms())
     }
@@ -174,7 +179,13 @@ impl<'c> Locked<'c> {
     }
 
     pub fn put(&mut self, key: &[u8], value: &[u8], expires: Expires, condition: Condition) -> Result<Stored> {
-        self.change_stripe(key, |stripe, key, now_ms| stripe.put(key, value, expires, condition, now_ms))
+        let stored =
+            self.change_stripe(key, |stripe, key, now_ms| stripe.put(key, value, expires, condition, now_ms))?;
+        if let Stored::Done { previous, .. } = stored {
+            let expires = matches!(expires, Expires::At(_));
+            self.note(key, What::Put { is_new: previous.is_none(), expires });
+        }
+        Ok(stored)
     }
 
     /// Deletes an entry. Returns `true` if it existed.
@@ -194,6 +205,9 @@ impl<'c> Locked<'c> {
             }
             _ => cache.changes.follow(stripe),
         }
+        if let Stored::Done { previous: Some(_), .. } = stored {
+            self.note(key.bytes, What::Deleted);
+        }
         stored
     }
 
@@ -204,7 +218,8 @@ impl<'c> Locked<'c> {
 
     /// Adds to a counter. If the counter is new, also sets its expiry time.
     pub fn add_for(&mut self, key: &[u8], delta: i64, expires: Expires) -> Result<Added> {
-        self.change_stripe(key, |stripe, key, now_ms| {
+        let is_new = self.is_noted_new(key);
+        let added = self.change_stripe(key, |stripe, key, now_ms| {
             let is_new = matches!(expires, Expires::At(_)) && stripe.peek(key, now_ms).is_none();
             let mut added = stripe.add(key, delta, now_ms)?;
             // The expiry time belongs to the counter, not to a single step.
@@ -213,7 +228,9 @@ impl<'c> Locked<'c> {
                 added.expires_ms = Some(at_ms);
             }
             Ok(added)
-        })
+        })?;
+        self.note(key, What::Put { is_new, expires: false });
+        Ok(added)
     }
 
     /// Records the answer to an operation in the step, for the case that the operation is sent again.
@@ -224,12 +241,18 @@ impl<'c> Locked<'c> {
     /// Changes the expiry time of an entry. Returns `true` if the entry exists.
     pub fn set_expiry(&mut self, key: &[u8], expires_ms: Option<u64>) -> bool {
         self.note_read(key);
+        let had_expiry = self.notes.is_some() && self.look(key).is_some_and(|found| found.expires_ms.is_some());
         let cache = self.cache;
         let (stripe, key, time) = self.stripe(key);
         let exists = stripe.set_expiry(key, expires_ms, || time.now_ms());
         cache.changes.follow(stripe);
         self.is_changed |= exists;
         self.note_stream_expiry(key.bytes, expires_ms);
+        match expires_ms {
+            Some(_) if exists => self.note(key.bytes, What::Expires),
+            None if had_expiry => self.note(key.bytes, What::Persists),
+            _ => {}
+        }
         exists
     }
 
@@ -242,6 +265,7 @@ impl<'c> Locked<'c> {
         change: impl FnOnce(&mut Edit<'_, T>) -> (bool, R),
     ) -> Result<R> {
         self.note_read(key);
+        let is_new = self.is_noted_new(key);
         let cache = self.cache;
         let (stripe, place, time) = self.stripe(key);
         let mut is_changed = false;
@@ -271,11 +295,15 @@ impl<'c> Locked<'c> {
         if is_changed && matches!(T::KIND, Kind::List | Kind::Sorted) {
             self.note_grown(key);
         }
+        if self.notes.is_some() && changed.is_ok() {
+            self.note_change(key, is_new, is_changed);
+        }
         self.named(changed)
     }
 
     /// Replaces the value of a key, whatever it was. A structure without parts removes the entry.
     pub fn put_owned(&mut self, key: &[u8], value: Owned, expires_ms: Option<u64>) -> Result<()> {
+        let is_new = self.is_noted_new(key);
         let cache = self.cache;
         let (stripe, place, time) = self.stripe(key);
         let put = stripe.put_owned(place, value, expires_ms, || time.now_ms());
@@ -288,6 +316,14 @@ impl<'c> Locked<'c> {
         }
         self.is_changed |= put.is_ok();
         self.note_grown(key);
+        if self.notes.is_some() {
+            match (self.look(key).is_some(), &put) {
+                (true, Ok(())) => self.note(key, What::Put { is_new, expires: expires_ms.is_some() }),
+                // Without room, the value that was to be replaced is removed.
+                (false, _) if !is_new => self.note(key, What::Deleted),
+                _ => {}
+            }
+        }
         self.named(put)
     }
 
@@ -382,6 +418,7 @@ impl<'c> Locked<'c> {
             drop(stripe.take_effects());
         }
         self.cache.changes.note_flush();
+        self.note(b"", What::Flushed);
         self.is_changed = true;
         self.is_flushed = true;
     }
@@ -434,6 +471,7 @@ impl<'c> Locked<'c> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         self.withdraw();
+        self.tell_notes();
         write(std::slice::from_mut(self));
         self.drop_streams();
         // No caller waits for it.

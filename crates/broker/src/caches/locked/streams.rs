@@ -7,6 +7,7 @@ use engine::{Offset, Result, TopicId};
 
 use crate::caches::cache::{Cache, Locked};
 use crate::caches::log::Kept;
+use crate::caches::notes::What;
 use crate::commit::Commit;
 use crate::streams::{LockedStream, Stream};
 
@@ -37,7 +38,7 @@ impl StreamMark {
 impl Locked<'_> {
     /// Returns the topic of the stream of a key, if it has one. If the key has just expired, the topic is deleted.
     pub fn stream_id(&mut self, key: &[u8]) -> Option<TopicId> {
-        let found = match self.peek(key).map(|found| found.value) {
+        let found = match self.look(key).map(|found| found.value) {
             Some(Value::Structure(Structure::Stream(topic))) => Some(*topic),
             _ => None,
         };
@@ -54,6 +55,7 @@ impl Locked<'_> {
         if is_read {
             self.get(key);
         } else {
+            self.note_missed(key);
             let (stripe, key, time) = self.stripe(key);
             stripe.note_use(key, || time.now_ms());
         }
@@ -63,7 +65,7 @@ impl Locked<'_> {
     /// Returns the value of a key for a command on streams, without counting as a use.
     pub fn stream(&mut self, key: &[u8]) -> Result<Keyed> {
         let Some(id) = self.stream_id(key) else {
-            return Ok(if self.peek(key).is_some() { Keyed::Other } else { Keyed::Nothing });
+            return Ok(if self.look(key).is_some() { Keyed::Other } else { Keyed::Nothing });
         };
         let stream = self.cache.streams.get_by_id(id)?;
         Ok(stream.map_or_else(
@@ -88,6 +90,7 @@ impl Locked<'_> {
         stripe.put_stream(key, stream.topic_id(), None, || time.now_ms())?;
         cache.changes.note(stripe, key);
         self.is_changed = true;
+        self.note(key.bytes, What::Put { is_new: true, expires: false });
         Ok(stream)
     }
 
@@ -118,6 +121,7 @@ impl Locked<'_> {
         if stripe.take_stream(key, id) {
             let version = stripe.version();
             cache.changes.note_deleted(stripe, key, version);
+            self.note(key.bytes, What::Deleted);
         }
     }
 

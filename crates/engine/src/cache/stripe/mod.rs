@@ -405,7 +405,7 @@ impl Stripe {
 
     /// Starts or stops collecting expired and evicted entries for [`Stripe::take_removed`].
     pub fn record_removed(&mut self, is_wanted: bool) {
-        self.removed = is_wanted.then(Vec::new);
+        self.removed = is_wanted.then(|| self.removed.take().unwrap_or_default());
     }
 
     pub fn take_removed(&mut self) -> Vec<Removed> {
