@@ -175,11 +175,16 @@ fn redis(config: &Config, common: Common) -> Closed {
     if is_durable && config.data().is_none() && config.address(Door::Redis.key())?.is_some() {
         return Err(ConfigError("redis_durable needs a data directory; start with --data DIR".into()));
     }
+    let keyspace_events = config.text("redis_keyspace_events").to_owned();
+    doors::redis::check_flags(&keyspace_events).map_err(|why| {
+        ConfigError(format!("redis_keyspace_events: '{keyspace_events}' has an unknown letter. {why}"))
+    })?;
     Ok(Box::new(doors::redis::Settings {
         hello_timeout,
         allow_plain,
         is_login_required,
         is_durable,
+        keyspace_events,
         transaction_time_max: doors::redis::TRANSACTION_TIME_MAX,
     }))
 }

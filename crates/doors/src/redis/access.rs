@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::future::{pending, ready};
 use std::sync::Arc;
 
-use broker::{Acting, Broker, Identity, Permit};
+use broker::{Acting, Broker, Cause, Identity, Permit};
 use engine::TopicName;
 use engine::security::{Operation, Resource, ResourceKind};
 use smallvec::SmallVec;
@@ -18,6 +18,7 @@ use super::command::{Command, Keys, Named};
 use super::commands::{self, keys, sort};
 use super::connection::{DATABASES, Door, Session};
 use super::errors::{Done, Fail, LOGGED_OUT};
+use super::events;
 use super::names::{self, Tenant, stream_topic, stream_topic_text, topic_of};
 use super::permissions::Shows;
 use super::refusals::{Context, Reason, Refusal};
@@ -205,6 +206,12 @@ pub(super) struct Recheck {
 impl Recheck {
     pub(super) fn command(&self) -> &'static Command {
         self.command
+    }
+
+    /// Returns the cause of what the command changes.
+    pub(super) fn cause(&self) -> Cause {
+        let args: SmallVec<[&[u8]; 8]> = self.args.iter().map(|arg| &**arg).collect();
+        Cause { operation: events::operation(self.command, &args), client: self.client.id }
     }
 
     pub(super) fn args(&self) -> &[Box<[u8]>] {

@@ -18,6 +18,7 @@ use engine::{
 use parking_lot::Mutex;
 
 use super::clients::Client;
+use super::events::Registered;
 use super::names::{Tenant, channel_name, channel_of, channel_of_topic, topic_glob, topic_of};
 use super::writer::Writer;
 use crate::fields;
@@ -54,6 +55,8 @@ pub(super) struct Subscribed {
 pub(super) struct Listener {
     handle: SubscriptionHandle,
     mouth: Arc<Mouth>,
+    /// Delivery of keyspace events, if the subscription may match their channels.
+    pub(super) events: Option<Registered>,
 }
 
 /// A subscription whose confirmation is not written yet.
@@ -246,7 +249,7 @@ impl Channels {
             direct: Some(Box::new(AtOnce(mouth.clone()))),
         });
         let subscription = subscription.await?;
-        let listener = Listener { handle: subscription.handle(), mouth: mouth.clone() };
+        let listener = Listener { handle: subscription.handle(), mouth: mouth.clone(), events: None };
         Ok((listener, Ready { channels: self.clone(), broker: broker.clone(), subscription, mouth }))
     }
 

@@ -1,6 +1,6 @@
 //! A command: its row in the table of all commands, the keys that it names, and one execution of it.
 
-use broker::LockedCache;
+use broker::{Cause, LockedCache};
 use engine::cache::structures::{Edit, Kind, Part};
 use engine::cache::{Found, Value};
 use futures_util::future::LocalBoxFuture;
@@ -367,6 +367,12 @@ pub(super) fn part<'s, T: Part>(db: &'s mut LockedCache<'_>, key: &[u8]) -> Done
 }
 
 impl Step<'_, '_> {
+    /// Sets the operation by which keyspace events name the following changes, if that is not the command.
+    pub(super) fn set_operation(&mut self, operation: &'static str) {
+        let cause = self.db.cause();
+        self.db.set_cause(Cause { operation, ..cause });
+    }
+
     /// Returns `true` if a command that blocked before passes over this key.
     pub(super) fn skips(&mut self, key: &[u8], kind: Kind) -> bool {
         self.again.is_some_and(|again| again != key || check_kind(self.db, key, kind) == Err(WRONG_TYPE))
@@ -375,7 +381,7 @@ impl Step<'_, '_> {
 
 /// Returns `true` if the key exists. Fails if it has a value of another kind.
 pub(super) fn check_kind(db: &mut LockedCache<'_>, key: &[u8], kind: Kind) -> Done<bool> {
-    match db.peek(key).map(|found| found.value.kind()) {
+    match db.kind(key) {
         None => Ok(false),
         Some(current) if current == kind => Ok(true),
         Some(_) => Err(WRONG_TYPE),

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::{Answers, Broker, Cache, Caches, Commit, Finished, Identity, LockedCache, Unwelcome, Waiting, Wakes};
+use broker::{
+    Answers, Broker, Cache, Caches, Cause, Commit, Finished, Identity, LockedCache, Unwelcome, Waiting, Wakes,
+};
 use engine::security::TenantName;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -28,6 +30,7 @@ use super::commands::transactions::{Transaction, Watched};
 use super::commands::work::{Sliced, Slices};
 use super::databases::lock_or_busy;
 use super::errors::{Done, Fail, LOGGED_OUT};
+use super::events::{self, Events};
 use super::names::cache_name;
 use super::pause::Pause;
 use super::refusals::Refusals;
@@ -58,6 +61,7 @@ pub(super) struct Door {
     pub(super) clients: Arc<Clients>,
     pub(super) channels: Arc<Channels>,
     pub(super) shard_channels: Arc<ShardChannels>,
+    pub(super) events: Arc<Events>,
     pub(super) stats: Arc<Stats>,
     /// Log of refused commands and logins.
     pub(super) refusals: Arc<Refusals>,
@@ -438,7 +442,7 @@ impl Door {
         match self.run(session, command, run, args) {
             Ok(Ran::Answer(writer, commit)) => session.settled(Answer::Written(writer.bytes), commit),
             Ok(Ran::Waits(waiting, recheck, block)) => session.wait(waiting, recheck, block),
-            Ok(Ran::Sliced(sliced, commit)) => self.slice(session, *sliced, commit),
+            Ok(Ran::Sliced(sliced, commit)) => self.slice(session, (command, args), *sliced, commit),
             Err(fail) => session.fail(&fail),
         }
     }
@@ -466,6 +470,11 @@ impl Door {
             let mut locked = lock_or_busy(cache, &named)?;
             if !is_other_first {
                 other = lock_other()?;
+            }
+            if locked.is_noted() {
+                let cause = Cause { operation: events::operation(command, args), client: session.client.id };
+                locked.set_cause(cause);
+                other.iter_mut().for_each(|other| other.set_cause(cause));
             }
             let guests = Guests::let_in(&self.broker, (session.tenant(), number), &mut locked, command, args)?;
             let mut writer = Writer::new(is_resp3);

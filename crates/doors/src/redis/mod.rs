@@ -11,7 +11,9 @@ mod commands;
 mod connection;
 mod databases;
 mod errors;
+mod events;
 mod long_double;
+mod mouth;
 mod names;
 mod pause;
 mod permissions;
@@ -45,6 +47,8 @@ use commands::work::Slices;
 pub use commands::work::TRANSACTION_TIME_MAX;
 pub use connection::answers;
 use connection::{DATABASES, Door};
+use events::Events;
+pub use events::check_flags;
 pub use names::place_of;
 use pause::Pause;
 pub(crate) use permissions::permissions;
@@ -79,6 +83,8 @@ pub struct Settings {
     pub is_durable: bool,
     /// Time limit of a transaction, after which its remaining commands are refused.
     pub transaction_time_max: Duration,
+    /// Classes of keyspace events that are published, as `notify-keyspace-events` of Redis.
+    pub keyspace_events: String,
 }
 
 impl crate::Door for Settings {
@@ -108,6 +114,12 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
     };
     let clients = Arc::new(Clients::default());
     let exposed = clients.clone();
+    broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
+    let events = Arc::new(Events::new(&broker));
+    if let Err(why) = events.set(&broker.caches, &settings.keyspace_events) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("redis_keyspace_events: {why}")));
+    }
+    let exposed = events.clone();
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
     let channels = Arc::new(Channels::default());
     let exposed = channels.clone();
@@ -141,6 +153,7 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
         clients,
         channels,
         shard_channels,
+        events,
         stats: stats.clone(),
         refusals,
         changing_acl: Arc::default(),

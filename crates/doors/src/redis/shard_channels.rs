@@ -7,33 +7,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use broker::metrics::Exposition;
-use broker::{Broker, Hold, Identity, Security};
+use broker::{Broker, Hold, Identity};
 use bytes::Bytes;
-use engine::security::{Operation, Resource, ResourceKind};
 use parking_lot::Mutex;
 
 use super::clients::Client;
+use super::mouth::Mouth;
 use super::names::{Tenant, channel_name, channel_of};
 use super::writer::Writer;
-
-/// Maximum number of bytes queued for a slow connection. Beyond it the connection is disconnected, as in Redis.
-const QUEUE_BYTES_MAX: usize = 8 << 20;
 
 /// Subscribers of each shard channel.
 #[derive(Default)]
 pub(super) struct ShardChannels {
     by_name: Mutex<BTreeMap<Vec<u8>, Vec<Arc<Mouth>>>>,
     slow: AtomicU64,
-}
-
-/// A connection that is subscribed to a channel.
-struct Mouth {
-    client: Arc<Client>,
-    identity: Arc<Identity>,
-    /// Generation of the permissions in which the client was last permitted to read the channel.
-    permitted_in: AtomicU64,
-    /// Messages from before the subscription was confirmed; `None` after the confirmation.
-    early: Mutex<Option<Vec<Bytes>>>,
 }
 
 /// Subscription to a shard channel. Dropping it ends the subscription.
@@ -56,48 +43,6 @@ impl Drop for ShardListener {
     }
 }
 
-impl Mouth {
-    /// Writes a message and returns `true` if the connection keeps up.
-    fn say(&self, message: Bytes) -> bool {
-        let mut early = self.early.lock();
-        let waiting = match &mut *early {
-            Some(early) => {
-                early.push(message);
-                early.iter().map(Bytes::len).sum::<usize>()
-            }
-            None => {
-                self.client.outbox.push([message]);
-                self.client.outbox.flush();
-                self.client.outbox.waiting()
-            }
-        };
-        waiting <= QUEUE_BYTES_MAX
-    }
-
-    /// Returns `true` if the client may read the channel.
-    fn is_permitted(&self, security: &Security, name: &[u8]) -> bool {
-        let generation = security.generation();
-        if self.permitted_in.load(Ordering::Relaxed) == generation {
-            return true;
-        }
-        let may = security.is_valid(&self.identity)
-            && security.allows(&self.identity, Operation::Read, &Resource::new(ResourceKind::Channel, name));
-        if may {
-            self.permitted_in.store(generation, Ordering::Relaxed);
-        }
-        may
-    }
-
-    /// Writes the early messages after the subscription is confirmed.
-    fn open(&self) {
-        let early = self.early.lock().take().unwrap_or_default();
-        if !early.is_empty() {
-            self.client.outbox.push(early);
-            self.client.outbox.flush();
-        }
-    }
-}
-
 impl ShardChannels {
     pub(super) fn listen(
         self: &Arc<Self>,
@@ -106,12 +51,7 @@ impl ShardChannels {
         name: &[u8],
         hold: Hold,
     ) -> ShardListener {
-        let mouth = Arc::new(Mouth {
-            client: client.clone(),
-            identity: identity.clone(),
-            permitted_in: AtomicU64::new(0),
-            early: Mutex::new(Some(Vec::new())),
-        });
+        let mouth = Arc::new(Mouth::new(client.clone(), identity.clone()));
         self.by_name.lock().entry(name.to_vec()).or_default().push(mouth.clone());
         let opened = mouth.clone();
         // A task that this thread spawns runs after the confirmation is written.

@@ -2,14 +2,14 @@
 
 use std::rc::Rc;
 
-use broker::{Cache, Commit};
+use broker::{Cache, Cause, Commit};
 use engine::cache::structures::Structure;
 use futures_util::FutureExt;
 use net::service::{Reply, once};
 use tokio::sync::Notify;
 
 use super::codec::Answer;
-use super::command::{Named, Step};
+use super::command::{Command, Named, Step};
 use super::commands::combine::Combination;
 use super::commands::geo::Search;
 use super::commands::work::{Pace, Sliced};
@@ -17,11 +17,19 @@ use super::commands::{keys, scan};
 use super::connection::{Door, Later, SPARE_BYTES, Session, when_durable};
 use super::databases::lock_or_busy;
 use super::errors::{Done, Fail};
+use super::events;
 use super::writer::Writer;
 
 impl Door {
     /// Runs a command in slices, between which other commands run. It ends with its connection.
-    pub(super) fn slice(&self, session: &mut Session, sliced: Sliced, commit: Commit) -> Reply<Answer, Later> {
+    pub(super) fn slice(
+        &self,
+        session: &mut Session,
+        (command, args): (&'static Command, &[&[u8]]),
+        sliced: Sliced,
+        commit: Commit,
+    ) -> Reply<Answer, Later> {
+        let cause = Cause { operation: events::operation(command, args), client: session.client.id };
         let cache = session.databases[session.database].clone().expect("invariant: its keys were looked at");
         let slices = self.slices.clone();
         let mut writer = session.writer();
@@ -34,11 +42,11 @@ impl Door {
             let done = match sliced {
                 Sliced::Combine(combination) => {
                     let _turn = slices.turn(combination.units()).await;
-                    combine_in_slices(&cache, &combination, &mut writer).await
+                    combine_in_slices((&cache, cause), &combination, &mut writer).await
                 }
                 Sliced::Search(search) => {
                     let _turn = slices.turn(search.units()).await;
-                    search_in_slices(&cache, &search, &mut writer).await
+                    search_in_slices((&cache, cause), &search, &mut writer).await
                 }
                 Sliced::Keys(pattern) => {
                     let keys = lock_or_busy(&cache, &Named::All).map(|locked| locked.len());
@@ -73,11 +81,11 @@ impl Door {
 }
 
 /// Combines sets as they were when the command arrived, and stores the result if a key is given for it.
-async fn combine_in_slices(cache: &Cache, combination: &Combination, out: &mut Writer) -> Done<Commit> {
+async fn combine_in_slices(on: (&Cache, Cause), combination: &Combination, out: &mut Writer) -> Done<Commit> {
     let mut pace = Pace::sliced();
     let result = combination.result(&mut pace).await?;
     let commit = match combination.kept() {
-        Some(key) => store_result(cache, key, &result)?,
+        Some(key) => store_result(on, key, &result)?,
         None => Commit::done(),
     };
     combination.write(&result, out, &mut pace).await;
@@ -85,11 +93,11 @@ async fn combine_in_slices(cache: &Cache, combination: &Combination, out: &mut W
 }
 
 /// Searches a set as it was when the command arrived, and stores the result if a key is given for it.
-async fn search_in_slices(cache: &Cache, search: &Search, out: &mut Writer) -> Done<Commit> {
+async fn search_in_slices(on: (&Cache, Cause), search: &Search, out: &mut Writer) -> Done<Commit> {
     let mut pace = Pace::sliced();
     let found = search.found(&mut pace).await?;
     let commit = match search.to() {
-        Some(key) => store_result(cache, key, &search.stored(&found, &mut pace).await)?,
+        Some(key) => store_result(on, key, &search.stored(&found, &mut pace).await)?,
         None => Commit::done(),
     };
     search.write(&found, out, &mut pace).await;
@@ -97,9 +105,10 @@ async fn search_in_slices(cache: &Cache, search: &Search, out: &mut Writer) -> D
 }
 
 /// Stores the result of a command that ran in slices.
-fn store_result(cache: &Cache, key: &[u8], result: &Structure) -> Done<Commit> {
+fn store_result((cache, cause): (&Cache, Cause), key: &[u8], result: &Structure) -> Done<Commit> {
     let store = || -> Done<_> {
         let mut locked = lock_or_busy(cache, &Named::These(std::iter::once(key).collect()))?;
+        locked.set_cause(cause);
         let mut unused = Writer::new(false);
         let stored = keys::store(&mut Step::new(&mut locked, &mut unused), key, result.clone());
         Ok((stored, locked.finish()))

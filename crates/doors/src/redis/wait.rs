@@ -28,6 +28,9 @@ pub(super) fn begin_to_wait(
     let attempt = move |locked: &mut LockedCache<'_>, key: &[u8]| {
         let args: SmallVec<[&[u8]; 8]> = recheck.args().iter().map(|arg| &**arg).collect();
         let mut writer = Writer::new(is_resp3);
+        if locked.is_noted() {
+            locked.set_cause(recheck.cause());
+        }
         let mut step = Step { again: Some(key), ..Step::new(locked, &mut writer) };
         let done = recheck.check().and_then(|()| run(&mut step, &args)).and_then(|()| step.out.check());
         let is_blocked = step.block.is_some();

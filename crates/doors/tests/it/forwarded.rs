@@ -114,6 +114,7 @@ fn redis(admission: Admission, _tls: Arc<Tls>) -> Box<dyn Door> {
         allow_plain,
         is_login_required,
         is_durable: false,
+        keyspace_events: String::new(),
         transaction_time_max: redis::TRANSACTION_TIME_MAX,
     })
 }

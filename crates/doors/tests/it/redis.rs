@@ -30,6 +30,7 @@ async fn start(transaction_time_max: Duration) -> Server {
         allow_plain: true,
         is_login_required: false,
         is_durable: false,
+        keyspace_events: String::new(),
         transaction_time_max,
     };
     let connections = Connections::new(ConnectionLimits::up_to(100));

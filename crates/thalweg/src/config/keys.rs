@@ -190,6 +190,7 @@ pub const KEYS: &[Key] = &[
     key("audit_retention_ms", Broker, millis(0, u64::MAX), "7776000000", "Time for which the topic _audit retains records, which is at most 1 GiB; 0: no limit"),
     key("redis", Broker, Kind::Address, "127.0.0.1:6379", "Address of the Redis door, TCP and TLS"),
     key("redis_durable", Broker, Kind::Bool, "false", "Make the Redis databases, the caches db0 to db15, durable when they are created; needs data"),
+    key("redis_keyspace_events", Broker, Kind::Text, "", "Classes of keyspace events that Redis clients may subscribe to, as notify-keyspace-events: letters of KEg$lshzxetdnmA"),
     key("sqs", Broker, Kind::Address, "127.0.0.1:9324", "Address of the Amazon SQS door, HTTP and TLS"),
     key("sqs_account", Broker, Kind::Text, "000000000000", "12-digit AWS account of SQS requests whose access key is not an account; its queues have the same names at every door"),
     key("sqs_region", Broker, Kind::Text, "us-east-1", "AWS region of SQS requests that name no region; its queues have the same names at every door"),

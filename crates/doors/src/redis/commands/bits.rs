@@ -44,12 +44,15 @@ fn setbit(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         _ => return Err(wrong()),
     };
     let mut value = string(step.db, args[1])?.unwrap_or_default().to_vec();
+    let is_longer = value.len() <= offset / 8;
     value.resize(value.len().max(offset / 8 + 1), 0);
     let before = bit(&value, offset);
     let mask = 0x80 >> (offset % 8);
     let byte = &mut value[offset / 8];
     *byte = if wanted { *byte | mask } else { *byte & !mask };
-    put(step, args[1], &value)?;
+    if is_longer || before != wanted {
+        put(step, args[1], &value)?;
+    }
     step.out.flag(before);
     Ok(())
 }
@@ -182,6 +185,7 @@ fn bitop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let blocks = (length as u64).div_ceil(COMBINED_BLOCK).saturating_mul(args.len() as u64 - 3);
     step.admits_up_to(blocks, COMBINED_BLOCKS_MAX, "blocks of 256 bytes, bytes of the result times keys")?;
     // Strings are combined one after the other, so that only the result is copied, regardless of their number.
+    step.db.hide_misses();
     let mut result = string(step.db, args[3])?.unwrap_or_default().to_vec();
     result.resize(length, 0);
     if name == b"NOT" {
@@ -345,6 +349,7 @@ fn bitfield_ro(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 
 fn run_fields(step: &mut Step<'_, '_>, key: &[u8], fields: Fields) -> Done {
     let mut value = string(step.db, key)?.unwrap_or_default().to_vec();
+    let length_before = value.len();
     let mut is_changed = false;
     // A write extends the string first, even if its number does not fit.
     let ends = fields.iter().filter(|(field, ..)| !matches!(field, Field::Get));
@@ -370,14 +375,18 @@ fn run_fields(step: &mut Step<'_, '_>, key: &[u8], fields: Fields) -> Done {
         };
         if let Some(number) = fitted {
             width.set(&mut value, offset, number);
-            is_changed = true;
+            is_changed |= value.len() > length_before || width.get(&value, offset) != before;
         }
         match answer {
             Some(number) => step.out.int(number),
             None => step.out.null(),
         }
     }
-    if is_changed || length.is_some() {
+    if is_changed || value.len() > length_before {
+        if !is_changed {
+            // Redis extends the string without an event if no number fits.
+            step.set_operation("BITFIELD_RO");
+        }
         put(step, key, &value)?;
     }
     Ok(())

@@ -383,11 +383,12 @@ fn input_of(step: &mut Step<'_, '_>, key: &[u8]) -> Done<Input> {
 /// Checks all inputs before the options.
 fn check_kinds(step: &mut Step<'_, '_>, keys: &[&[u8]]) -> Done {
     for key in keys {
-        match step.db.get(key).map(|found| found.value.kind()) {
+        match step.db.peek(key).map(|found| found.value.kind()) {
             None | Some(Kind::Set | Kind::Sorted) => {}
             Some(_) => return Err(WRONG_TYPE),
         }
     }
+    step.db.hide_misses();
     Ok(())
 }
 

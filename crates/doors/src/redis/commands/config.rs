@@ -16,6 +16,7 @@ use crate::redis::codec::Answer;
 use crate::redis::command::{self, Command, own};
 use crate::redis::connection::{DATABASES, Door, Later, Session};
 use crate::redis::errors::{Done, Fail, SYNTAX};
+use crate::redis::events;
 use crate::redis::stats::SLOW_MAX;
 
 pub(super) const COMMAND: Command =
@@ -194,6 +195,8 @@ const FIXED: &[&str] = &[
 
 /// Parameter of scripts, which takes effect.
 const BUSY: &str = "busy-reply-threshold";
+/// Parameter of keyspace events, which takes effect.
+const EVENTS: &str = "notify-keyspace-events";
 const SLOW_FROM: &str = "slowlog-log-slower-than";
 const SLOW_LENGTH: &str = "slowlog-max-len";
 
@@ -246,12 +249,13 @@ fn all(door: &Door) -> BTreeMap<&'static str, String> {
     let (slow_from_us, slow_max) = door.stats.slow_limits();
     all.extend([(SLOW_FROM, slow_from_us.to_string()), (SLOW_LENGTH, slow_max.to_string())]);
     all.extend(owned(door));
+    all.insert(EVENTS, door.events.text());
     all.extend([("databases", DATABASES.to_string()), ("cluster-enabled", "no".to_owned())]);
     all
 }
 
 /// Returns the parameters that mirror settings of the broker.
-fn owned(door: &Door) -> [(&'static str, String); 11] {
+fn owned(door: &Door) -> [(&'static str, String); 10] {
     let of_first = door.broker.caches.find("db0").map(|cache| cache.status().bytes_max);
     let bytes_max = of_first.unwrap_or(door.broker.caches.bytes_max());
     let is_durable = if door.is_durable { "yes" } else { "no" };
@@ -262,7 +266,6 @@ fn owned(door: &Door) -> [(&'static str, String); 11] {
         ("maxclients", door.connections.max().to_string()),
         ("maxmemory", bytes_max.to_string()),
         ("maxmemory-policy", policy(door).to_owned()),
-        ("notify-keyspace-events", String::new()),
         ("port", door.port.to_string()),
         ("proto-max-bulk-len", engine::cache::VALUE_BYTES_MAX.to_string()),
         ("requirepass", String::new()),
@@ -281,7 +284,6 @@ fn instead(name: &str) -> &'static str {
         "appendonly" | "save" => "durability is a setting of the broker: start it with redis_durable",
         "maxmemory" => "memory is a setting of the broker: cache_memory_max, or the size of a cache that is created",
         "maxmemory-policy" => "create the cache with an eviction: `thalweg cache create db0 --eviction s3-fifo`",
-        "notify-keyspace-events" => "keyspace events are not published: watch a cache over the native protocol",
         "requirepass" | "masterauth" => "users are the broker's: see `thalweg user --help`",
         _ => "it is a setting of the broker: see `thalweg config show`",
     }
@@ -298,6 +300,8 @@ enum Change {
     Nothing,
     SlowFrom(i64),
     SlowLength(usize),
+    /// Letters of the published classes of keyspace events.
+    Events(String),
     Keep(&'static str, String),
 }
 
@@ -320,6 +324,9 @@ fn set(door: &Door, args: &[&[u8]]) -> Done {
             Change::Nothing => {}
             Change::SlowFrom(us) => door.stats.set_slow_from_us(us),
             Change::SlowLength(max) => door.stats.set_slow_max(max),
+            Change::Events(flags) => {
+                door.events.set(&door.broker.caches, &flags).map_err(|why| refused(EVENTS.as_bytes(), why))?;
+            }
             Change::Keep(BUSY, value) => {
                 door.scripts.set_busy_ms(value.parse().unwrap_or_default());
                 door.settings.set.lock().insert(BUSY, value);
@@ -352,6 +359,12 @@ fn change(door: &Door, name: &[u8], shown: &[u8], value: &[u8]) -> Done<Change> 
     if is_named(SLOW_LENGTH) {
         let max = int(name, value, 0, SLOW_MAX as i64)?;
         return Ok(Change::SlowLength(usize::try_from(max).unwrap_or_default()));
+    }
+    if is_named(EVENTS) {
+        return match events::check_flags(&text) {
+            Ok(()) => Ok(Change::Events(text)),
+            Err(why) => Err(refused(name, why)),
+        };
     }
     let newer = ALIASES.iter().find(|(alias, _)| is_named(alias)).map(|(_, name)| *name);
     if let Some((known, kind, first)) =

@@ -272,7 +272,7 @@ fn copy(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let taken = step.db.copy(args[1]);
     let to = step.other.as_deref_mut().unwrap_or(step.db);
     let is_copied = match taken {
-        Some(taken) if is_replaced || to.peek(args[2]).is_none() => {
+        Some(taken) if is_replaced || to.kind(args[2]).is_none() => {
             to.put_owned(args[2], taken.value, taken.expires_ms)?;
             true
         }

@@ -8,6 +8,7 @@ use crate::redis::command::{
     Block, Command, Keys, ONE, Step, TWO, bytes_in, change, check_kind, part, read, write, wrong_arity,
 };
 use crate::redis::errors::{Done, Fail, NO_SUCH_KEY, OUT_OF_RANGE, SYNTAX};
+use crate::redis::events::operations;
 
 const COUNTED: Keys = Keys::Counted { at: 1, is_first_too: false };
 const COUNTED_SECOND: Keys = Keys::Counted { at: 2, is_first_too: false };
@@ -69,7 +70,13 @@ fn rpushx(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     push(step, args, End::Back, false)
 }
 
+/// Returns the operation of taking an item from an end, whatever the command is.
+fn pop_of(end: End) -> &'static str {
+    if end == End::Front { "LPOP" } else { "RPOP" }
+}
+
 fn pop_one(step: &mut Step<'_, '_>, key: &[u8], end: End) -> Done<Option<Box<[u8]>>> {
+    step.set_operation(pop_of(end));
     change::<List, _>(step.db, key, (0, 0), |list| {
         let item = list.pop(end);
         (item.is_some(), item)
@@ -77,6 +84,7 @@ fn pop_one(step: &mut Step<'_, '_>, key: &[u8], end: End) -> Done<Option<Box<[u8
 }
 
 fn pop_some(step: &mut Step<'_, '_>, key: &[u8], end: End, max: usize) -> Done<Vec<Box<[u8]>>> {
+    step.set_operation(pop_of(end));
     change::<List, _>(step.db, key, (0, 0), |list| {
         let items: Vec<_> = (0..max.min(list.len())).filter_map(|_| list.pop(end)).collect();
         (!items.is_empty(), items)
@@ -286,6 +294,7 @@ fn move_one(step: &mut Step<'_, '_>, keys: [&[u8]; 2], ends: [End; 2]) -> Done<b
     // The item is not taken before there is memory for it.
     step.db.reserve(to, (to.len() + bytes) as u64 + 512)?;
     if from == to {
+        step.set_operation(operations::MOVES[usize::from(ends[0] == End::Back)][usize::from(ends[1] == End::Back)]);
         let item = change::<List, _>(step.db, from, (0, 0), |list| {
             let item = list.pop(ends[0]);
             if let Some(item) = &item {
@@ -300,6 +309,7 @@ fn move_one(step: &mut Step<'_, '_>, keys: [&[u8]; 2], ends: [End; 2]) -> Done<b
     let Some(item) = pop_one(step, from, ends[0])? else {
         return Ok(false);
     };
+    step.set_operation(if ends[1] == End::Front { "LPUSH" } else { "RPUSH" });
     change::<List, _>(step.db, to, (1, bytes), |list| (true, list.push(ends[1], &item)))?;
     step.out.bulk(&item);
     Ok(true)

@@ -18,6 +18,7 @@ use crate::redis::codec::Answer;
 use crate::redis::command::{Command, own, wrong_part};
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail};
+use crate::redis::events::Registered;
 use crate::redis::names::{channel_name, topic_of};
 use crate::redis::writer::Writer;
 
@@ -147,12 +148,14 @@ fn listen(
     let permit = permit(&door.broker, &identity);
     let broker = door.broker.clone();
     let channels = door.channels.clone();
+    let events = door.events.clone();
     let client = session.client.clone();
     let subscribed = session.subscribed.clone();
     let tenant = session.tenant.clone();
     let names: Vec<Vec<u8>> = args[1..].iter().map(|name| name.to_vec()).collect();
     let mut work = async move {
         let mut ready = Vec::new();
+        let mut openers = Vec::new();
         for name in names {
             let (is_new, count) = {
                 let mut subscribed = subscribed.borrow_mut();
@@ -169,11 +172,17 @@ fn listen(
                 }
                 let listening = async {
                     let hold = broker.security.hold(broker::Door::Redis, &identity, Holding::Subscription)?;
-                    let heard = (tenant.clone(), heard(name.clone()));
-                    channels.listen(&broker, &client, origin, permit.clone(), hold, heard).await
+                    let heard = heard(name.clone());
+                    let events = events.register(&client, &identity, tenant.as_ref(), &heard);
+                    let heard = (tenant.clone(), heard);
+                    let (mut listener, is_ready) =
+                        channels.listen(&broker, &client, origin, permit.clone(), hold, heard).await?;
+                    listener.events = events;
+                    Ok::<_, engine::Error>((listener, is_ready))
                 };
                 match listening.await {
                     Ok((listener, is_ready)) => {
+                        openers.extend(listener.events.as_ref().map(Registered::opener));
                         listeners(&mut subscribed.borrow_mut()).insert(name.clone(), listener);
                         ready.push(is_ready);
                     }
@@ -187,6 +196,8 @@ fn listen(
         }
         subscribed.borrow().update_info(&mut client.about.lock());
         ready.into_iter().for_each(Ready::begin);
+        // A task that this thread spawns runs after the confirmation is written.
+        openers.into_iter().for_each(|open| drop(tokio::spawn(async move { open() })));
         Answer::Written(writer.bytes)
     }
     .boxed_local();

@@ -196,6 +196,7 @@ fn smove(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     check_kind(step.db, to, engine::cache::structures::Kind::Set)?;
     if is_member && from != to {
         step.db.reserve(to, (to.len() + member.len()) as u64 + 512)?;
+        step.set_operation("SREM");
         // The eviction that freed memory may have removed the set itself.
         let is_taken = change::<Set, _>(step.db, from, (0, 0), |set| {
             let is_taken = set.remove(member);
@@ -205,6 +206,7 @@ fn smove(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
             step.out.flag(false);
             return Ok(());
         }
+        step.set_operation("SADD");
         change::<Set, _>(step.db, to, (1, member.len()), |set| {
             let is_new = set.add(member);
             (is_new, ())

@@ -109,7 +109,11 @@ fn run(step: &mut Step<'_, '_>, key: &[u8], options: &Options<'_>) -> Done {
     let length = items_of(step.db, key)?;
     let looked_up = options.get.len() + usize::from(options.by.is_some_and(|by| by.contains(&b'*')));
     step.admits_up_to((length as u64).saturating_mul(1 + looked_up as u64), SORTED_MAX, "items and values")?;
+    // The key was looked up before.
+    let cause = step.db.cause();
+    step.db.hide_misses();
     let (items, is_set) = items(step.db, key)?;
+    step.db.set_cause(cause);
     // A pattern without a star is the same for all items, so they are not sorted. A set that is stored is still sorted.
     let is_unsorted = options.by.is_some_and(|by| !by.contains(&b'*'));
     let is_text = options.is_text || is_unsorted;
@@ -198,6 +202,7 @@ fn in_order(
 ) -> Done<Vec<Vec<u8>>> {
     let mut weighed = Vec::with_capacity(items.len());
     let mut bytes = 0;
+    let mut has_others = false;
     for item in items {
         let text = match options.by.filter(|_| !is_unsorted) {
             Some(by) => look_up(db, by, &item).map(Cow::Owned),
@@ -208,10 +213,15 @@ fn in_order(
         let weight = if is_text {
             Weight::Text(text.map(Cow::into_owned))
         } else {
-            let wrong = Fail::new("ERR One or more scores can't be converted into double");
-            Weight::Number(text.map_or(Ok(0.0), |text| weight(&text).ok_or(wrong))?)
+            let number = text.map_or(Some(0.0), |text| weight(&text));
+            has_others |= number.is_none();
+            Weight::Number(number.unwrap_or_default())
         };
         weighed.push((weight, item));
+    }
+    // As in Redis, all keys are looked up before the command is refused.
+    if has_others {
+        return Err(Fail::new("ERR One or more scores can't be converted into double"));
     }
     weighed.sort_by(|(a, one), (b, other)| {
         let order = match (a, b) {

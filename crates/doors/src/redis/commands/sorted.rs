@@ -269,6 +269,7 @@ fn rank(step: &mut Step<'_, '_>, args: &[&[u8]], is_backwards: bool) -> Done {
 pub(super) type Members = Vec<(Vec<u8>, Score)>;
 
 fn pop_some(step: &mut Step<'_, '_>, key: &[u8], is_max: bool, count: usize) -> Done<Members> {
+    step.set_operation(if is_max { "ZPOPMAX" } else { "ZPOPMIN" });
     change::<Sorted, _>(step.db, key, (0, 0), |sorted| {
         let length = sorted.len();
         let count = count.min(sorted.len());

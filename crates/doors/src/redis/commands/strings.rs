@@ -7,6 +7,7 @@ use super::args::{after, is, parse_int};
 use super::keys::{Until, expires_at};
 use crate::redis::command::{Command, EACH, Keys, ONE, Step, TWO, check_kind, read, string, write, wrong_arity};
 use crate::redis::errors::{Done, Fail, NOT_FLOAT, SYNTAX, TOO_LONG, fixed};
+use crate::redis::events::operations;
 use crate::redis::long_double::LongDouble;
 
 /// Maximum product of the lengths of the two strings of LCS, which needs a number for each pair of their bytes.
@@ -108,12 +109,13 @@ fn set(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         // The expiry is already in the past.
         Expires::At(at_ms) if at_ms <= step.db.now_ms() => {
             let is_met = match options.condition {
-                Condition::IfAbsent => step.db.peek(key).is_none(),
-                Condition::IfPresent => step.db.peek(key).is_some(),
+                Condition::IfAbsent => step.db.kind(key).is_none(),
+                Condition::IfPresent => step.db.kind(key).is_some(),
                 _ => true,
             };
             if is_met {
-                step.db.delete(key);
+                let exists = step.db.unnoted(|db| db.delete(key));
+                step.db.report(key, if exists { operations::SET_PAST } else { operations::SET_NEW_PAST });
             }
             is_met
         }
@@ -320,8 +322,10 @@ struct LcsOptions {
 }
 
 fn lcs(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    for key in [args[1], args[2]] {
-        string(step.db, key).or(Err(Fail::new("ERR The specified keys must contain string values")))?;
+    // As in Redis, both keys are looked up before one is refused.
+    let are_strings = [args[1], args[2]].map(|key| string(step.db, key).is_ok());
+    if are_strings.contains(&false) {
+        return Err(Fail::new("ERR The specified keys must contain string values"));
     }
     let mut options = LcsOptions::default();
     let mut at = 3;
@@ -340,6 +344,7 @@ fn lcs(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     if options.is_length && options.is_indexes {
         return Err(Fail::new("ERR If you want both the length and indexes, please just use IDX."));
     }
+    step.db.hide_misses();
     let a = string(step.db, args[1])?.unwrap_or_default().to_vec();
     let b = string(step.db, args[2])?.unwrap_or_default();
     if (a.len() + 1).saturating_mul(b.len() + 1) > LCS_CELLS_MAX {

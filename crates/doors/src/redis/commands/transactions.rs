@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use broker::{Broker, Cache, Commit, Keyed, LockedCache, StreamMark};
+use broker::{Broker, Cache, Cause, Commit, Keyed, LockedCache, StreamMark};
 use net::service::Reply;
 
 use super::args::parse_usize;
@@ -16,6 +16,7 @@ use crate::redis::command::{Command, Does, EACH, Named, Step, bytes_in, own};
 use crate::redis::connection::{DATABASES, Door, Later, SPARE_BYTES, Session};
 use crate::redis::databases::lock_or_busy;
 use crate::redis::errors::{Done, Fail};
+use crate::redis::events;
 use crate::redis::names::{Tenant, all_databases, cache_name};
 use crate::redis::writer::Writer;
 
@@ -279,6 +280,11 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
 /// Minimum number of bytes that the reply to a transaction may have, regardless of other replies.
 const EXEC_ANSWER_BYTES_MIN: usize = 1 << 20;
 
+/// Attributes the changes of a step to a connection.
+pub(in crate::redis) fn act_for(held: &mut Held<'_>, client: u64) {
+    held.values_mut().for_each(|locked| locked.set_cause(Cause { operation: "", client }));
+}
+
 /// Locked stripes of each database.
 pub(in crate::redis) type Held<'c> = BTreeMap<usize, LockedCache<'c>>;
 
@@ -303,6 +309,7 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
     for (number, named) in &named {
         held.insert(*number, lock_or_busy(&caches[number], named)?);
     }
+    act_for(&mut held, session.client.id);
     let mut writer = session.writer();
     // A reply for which there is no memory is refused individually, as one that is too large.
     writer.bytes_max = session.room().max(EXEC_ANSWER_BYTES_MIN);
@@ -500,6 +507,11 @@ pub(in crate::redis) fn step(
     let other = super::keys::other_database(args).filter(|other| *other != database);
     let mut other = other.and_then(|number| held.remove(&number).map(|locked| (number, locked)));
     let locked = held.get_mut(&database).expect("invariant: its database is locked");
+    if locked.is_noted() {
+        let cause = Cause { operation: events::operation(command, args), ..locked.cause() };
+        locked.set_cause(cause);
+        other.iter_mut().for_each(|(_, other)| other.set_cause(cause));
+    }
     let guests = Guests::let_in(broker, (tenant, database), locked, command, args);
     let done = guests.and_then(|guests| {
         let mut step = Step { other: other.as_mut().map(|(_, locked)| locked), ..Step::new(locked, writer) };

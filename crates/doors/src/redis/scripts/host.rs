@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use broker::{Attempt, Broker, Cache, Identity, Wakes};
+use broker::{Attempt, Broker, Cache, Cause, Identity, Wakes};
 use engine::BatchBuilder;
 use engine::Result;
 use engine::security::TenantName;
@@ -194,7 +194,7 @@ impl<'c> Host<'_, 'c> {
                 streams::do_stream(broker, on, self.held, self.shelf, (command, args), out, self.later)?;
             }
             _ if streams::is_move(broker, on, self.held, command, args) => {
-                streams::transfer_stream(broker, on, self.held, self.shelf, args, out, self.later)?;
+                streams::transfer_stream(broker, on, self.held, self.shelf, (command, args), out, self.later)?;
             }
             _ => transactions::step(broker, on, self.held, command, args, out)?,
         }
@@ -240,6 +240,7 @@ impl<'c> Host<'_, 'c> {
                 });
             };
             let mut locked = cache.lock(std::iter::empty());
+            locked.set_cause(Cause { operation: "", client: self.caller.client.id });
             if self.running.is_some() {
                 locked.announce();
             }

@@ -17,7 +17,7 @@ use crate::redis::command::{Command, Named, Scripted, bytes_in};
 use crate::redis::commands::args::parse_int;
 use crate::redis::commands::sets::Split;
 use crate::redis::commands::streams::Shelf;
-use crate::redis::commands::transactions::{Held, finish};
+use crate::redis::commands::transactions::{Held, act_for, finish};
 use crate::redis::connection::{Door, SPARE_BYTES, Session};
 use crate::redis::databases::lock_or_busy;
 use crate::redis::errors::{Done, Fail, fixed};
@@ -128,6 +128,7 @@ impl Door {
         loop {
             let mut held = Held::new();
             held.insert(number, lock_or_busy(cache, if locks_all { &Named::All } else { named })?);
+            act_for(&mut held, caller.client.id);
             let mut out = session.writer();
             let mut later = Vec::new();
             let may_repeat = true;

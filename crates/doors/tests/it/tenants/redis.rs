@@ -19,6 +19,7 @@ async fn start() -> Server {
         allow_plain: true,
         is_login_required: true,
         is_durable: false,
+        keyspace_events: String::new(),
         transaction_time_max: TRANSACTION_TIME_MAX,
     })
     .await

@@ -91,6 +91,7 @@ fn pfmerge(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let keys = &args[1..];
     step.admits_up_to(keys.len() as u64, KEYS_MAX, "HyperLogLogs")?;
     let (registers, is_dense) = merged(step, keys)?;
+    step.db.hide_misses();
     let mut into = sketch(step, args[1])?.map_or_else(Sketch::empty, Sketch::of);
     if is_dense {
         into.densify()?;

@@ -141,11 +141,14 @@ pub(super) async fn add(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
         }
         Ok(added) => added,
     };
+    context.report(args[1], "xadd").await;
     match options.trim {
         // A trim must be able to read the new entry.
         Some(Trim { to, is_rough, limit }) => {
             saved.wait().await.map_err(failed)?;
-            locked.trim(to, is_rough, limit).await.map_err(failed)?;
+            if locked.trim(to, is_rough, limit).await.map_err(failed)? > 0 {
+                context.report(args[1], "xtrim").await;
+            }
         }
         None => context.settle(saved),
     }
@@ -167,6 +170,9 @@ pub(super) async fn del(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let ids = ids::parse_all(&args[2..])?;
     let (deleted, saved) = locked.delete(&ids).await.map_err(failed)?;
     context.settle(saved);
+    if deleted > 0 {
+        context.report(args[1], "xdel").await;
+    }
     context.out.int(deleted as i64);
     Ok(())
 }
@@ -174,7 +180,13 @@ pub(super) async fn del(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
 pub(super) async fn trim(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let trim = options(args, false)?.trim.ok_or(SYNTAX)?;
     let removed = match context.lock(args[1]).await? {
-        Some(mut locked) => locked.trim(trim.to, trim.is_rough, trim.limit).await.map_err(failed)?,
+        Some(mut locked) => {
+            let removed = locked.trim(trim.to, trim.is_rough, trim.limit).await.map_err(failed)?;
+            if removed > 0 {
+                context.report(args[1], "xtrim").await;
+            }
+            removed
+        }
         None => 0,
     };
     context.out.int(removed as i64);
@@ -217,6 +229,7 @@ pub(super) async fn set_id(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
         }
         saved => saved.map_err(failed)?,
     };
+    context.report(args[1], "xsetid").await;
     context.settle(saved);
     context.out.ok();
     Ok(())

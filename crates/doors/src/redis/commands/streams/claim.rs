@@ -3,7 +3,7 @@
 use engine::streams::{Entry, EntryId, Group};
 
 use super::entries::{write, write_all};
-use super::groups::no_group;
+use super::groups::{has_consumer, no_group, report_consumer};
 use super::{Context, failed, ids, text};
 use crate::redis::commands::args::{is, parse_int, parse_usize};
 use crate::redis::errors::{Done, Fail, SYNTAX};
@@ -107,8 +107,10 @@ pub(super) async fn claim(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
         }
         Ok(claimed)
     };
+    let is_known = has_consumer(&locked, name, consumer);
     // If the claim is lost, it is as if it had not been requested, so the reply does not wait until it is durable.
     let claimed = locked.change_group(name, take).map_err(failed)?;
+    report_consumer(context, &locked, key, (name, consumer), is_known).await;
     write_claimed(context, &claimed.map(|(claimed, _)| claimed).unwrap_or_default(), claim.shows_ids);
     Ok(())
 }
@@ -125,6 +127,7 @@ pub(super) async fn claim_idle(context: &mut Context<'_>, args: &[&[u8]]) -> Don
     let key = args[1];
     let name = args[2];
     let consumer = args[3];
+    context.look_up(key).await?;
     let min_idle = parse_int(args[4]).or(Err(Fail::new("ERR Invalid min-idle-time argument for XAUTOCLAIM")))?;
     let min_idle_ms = u64::try_from(min_idle).unwrap_or_default();
     let from = ids::parse_start(args[5])?;
@@ -181,7 +184,9 @@ pub(super) async fn claim_idle(context: &mut Context<'_>, args: &[&[u8]]) -> Don
         }
         Ok(())
     };
+    let is_known = has_consumer(&locked, name, consumer);
     drop(locked.change_group(name, take).map_err(failed)?);
+    report_consumer(context, &locked, key, (name, consumer), is_known).await;
     context.out.array(3);
     context.out.bulk(next.unwrap_or(EntryId::ZERO).to_string().as_bytes());
     if shows_ids {

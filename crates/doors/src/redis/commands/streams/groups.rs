@@ -105,18 +105,25 @@ pub(super) async fn group(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
         return Err(no_group_of_key(key, name));
     }
     match &what[..] {
-        b"CREATE" | b"SETID" => put(context, locked, args, read),
-        b"DESTROY" => destroy(context, locked, name),
+        b"CREATE" | b"SETID" => put(context, locked, args, read).await,
+        b"DESTROY" => destroy(context, locked, key, name).await,
         b"CREATECONSUMER" => {
             let mut locked = locked;
             let (is_new, saved) = locked.see(name, args[4]).map_err(failed)?;
+            if is_new {
+                context.report(key, "xgroup-createconsumer").await;
+            }
             context.settle(saved);
             context.out.flag(is_new);
             Ok(())
         }
         _ => {
             let mut locked = locked;
+            let exists = has_consumer(&locked, name, args[4]);
             let removed = locked.change_group(name, |group| Ok(group.remove_consumer(args[4]))).map_err(failed)?;
+            if exists {
+                context.report(key, "xgroup-delconsumer").await;
+            }
             if let Some((count, saved)) = removed {
                 context.settle(saved);
                 context.out.len(count);
@@ -127,7 +134,7 @@ pub(super) async fn group(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
 }
 
 /// Creates a group, or sets the position at which it continues.
-fn put(context: &mut Context<'_>, mut locked: Lent, args: &[&[u8]], read: Option<u64>) -> Done {
+async fn put(context: &mut Context<'_>, mut locked: Lent, args: &[&[u8]], read: Option<u64>) -> Done {
     let name = args[3];
     let last = match args[4] {
         b"$" => locked.last(),
@@ -148,15 +155,35 @@ fn put(context: &mut Context<'_>, mut locked: Lent, args: &[&[u8]], read: Option
     };
     // There may be more entries for clients that block on the group.
     locked.note_change();
+    context.report(args[2], if is(args[1], "CREATE") { "xgroup-create" } else { "xgroup-setid" }).await;
     context.settle(saved);
     context.out.ok();
     Ok(())
 }
 
-fn destroy(context: &mut Context<'_>, mut locked: Lent, name: &[u8]) -> Done {
+/// Returns `true` if a group has a consumer of this name.
+pub(super) fn has_consumer(locked: &Lent, group: &[u8], name: &[u8]) -> bool {
+    locked.group(group).is_some_and(|group| group.consumers().any(|(consumer, ..)| **consumer == *name))
+}
+
+/// Reports that a command has created a consumer, unless the group had it before.
+pub(super) async fn report_consumer(
+    context: &mut Context<'_>,
+    locked: &Lent,
+    key: &[u8],
+    (group, name): (&[u8], &[u8]),
+    is_known: bool,
+) {
+    if !is_known && has_consumer(locked, group, name) {
+        context.report(key, "xgroup-createconsumer").await;
+    }
+}
+
+async fn destroy(context: &mut Context<'_>, mut locked: Lent, key: &[u8], name: &[u8]) -> Done {
     let deleted = locked.delete_group(name).map_err(failed)?;
     context.out.flag(deleted.is_some());
     if let Some(saved) = deleted {
+        context.report(key, "xgroup-destroy").await;
         context.settle(saved);
     }
     Ok(())

@@ -18,7 +18,7 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use broker::{Broker, Cache, Commit, Keyed, LockedCache, LockedStream, Stream};
+use broker::{Broker, Cache, Cause, Commit, Keyed, LockedCache, LockedStream, Stream};
 use engine::security::{Operation, TenantName};
 use engine::{Error, ErrorKind, Result, TopicId};
 use futures_util::FutureExt;
@@ -30,6 +30,7 @@ use crate::redis::codec::Answer;
 use crate::redis::command::{Command, Does, Keys, ONE, Streaming};
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail, WRONG_TYPE};
+use crate::redis::events;
 use crate::redis::names::stream_topic;
 use crate::redis::scripts::{BUSY, Scripts};
 use crate::redis::writer::Writer;
@@ -182,6 +183,8 @@ pub(in crate::redis) struct Context<'a> {
     is_read: bool,
     /// `false` if the command is refused, and does not wait, while a script holds its keys.
     pub(super) waits_for_scripts: bool,
+    /// Cause of what the command changes.
+    cause: Cause,
     keys: Keyspace<'a>,
     pub(super) out: Writer,
     /// Writes that must be durable before the reply is sent.
@@ -212,6 +215,12 @@ pub(in crate::redis) trait StreamKeys {
     fn add(&mut self, key: &[u8], topic: &str) -> Result<LockedStream>;
 
     fn remove(&mut self, key: &[u8]);
+
+    /// Takes no notes of missing keys for the rest of the command.
+    fn hide_misses(&mut self);
+
+    /// Takes a note of a change of a stream, for keyspace events.
+    fn report(&mut self, key: &[u8], event: &'static str);
 }
 
 impl StreamKeys for LockedCache<'_> {
@@ -225,6 +234,14 @@ impl StreamKeys for LockedCache<'_> {
 
     fn remove(&mut self, key: &[u8]) {
         self.delete(key);
+    }
+
+    fn hide_misses(&mut self) {
+        LockedCache::hide_misses(self);
+    }
+
+    fn report(&mut self, key: &[u8], event: &'static str) {
+        LockedCache::report(self, key, event);
     }
 }
 
@@ -265,9 +282,9 @@ pub(in crate::redis) fn serve(
     args: &[&[u8]],
 ) -> Reply<Answer, Later> {
     if command.keys == Keys::Streams {
-        return read::begin(door, session, args, command.is_write);
+        return read::begin(door, session, command, args);
     }
-    let mut context = match Context::alone(door, session, !command.is_write) {
+    let mut context = match Context::alone(door, session, command, args) {
         Ok(context) => context,
         Err(fail) => return session.fail(&fail),
     };
@@ -282,25 +299,28 @@ pub(in crate::redis) fn serve(
 }
 
 impl<'a> Context<'a> {
-    fn alone(door: &Door, session: &mut Session, is_read: bool) -> Done<Self> {
+    fn alone(door: &Door, session: &mut Session, command: &Command, args: &[&[u8]]) -> Done<Self> {
+        let is_read = !command.is_write;
+        let cause = Cause { operation: events::operation(command, args), client: session.client.id };
         let broker = door.broker.clone();
         let number = session.database;
         let out = session.writer();
         let keys = Keyspace::Alone(session.database(&broker)?.clone(), door.scripts.clone());
         let tenant = session.tenant.clone();
-        Ok(Self { broker, tenant, number, is_read, waits_for_scripts: true, keys, out, later: Vec::new() })
+        Ok(Self { broker, tenant, number, is_read, waits_for_scripts: true, cause, keys, out, later: Vec::new() })
     }
 
     /// Creates the context for one command of a step on a database.
     pub(super) fn of_step(
         broker: &Arc<Broker>,
-        (tenant, number, is_read): (Option<TenantName>, usize, bool),
+        (tenant, number, is_read, cause): (Option<TenantName>, usize, bool, Cause),
         keys: &'a mut (dyn StreamKeys + 'a),
         shelf: &Shelf,
         out: Writer,
     ) -> Self {
         let keys = Keyspace::Step(keys, shelf.clone());
-        Self { broker: broker.clone(), tenant, number, is_read, waits_for_scripts: false, keys, out, later: Vec::new() }
+        let broker = broker.clone();
+        Self { broker, tenant, number, is_read, waits_for_scripts: false, cause, keys, out, later: Vec::new() }
     }
 
     async fn answer(self, done: Done) -> Answer {
@@ -337,11 +357,34 @@ impl<'a> Context<'a> {
     async fn find_key(&mut self, key: &[u8]) -> Done<Keyed> {
         match &mut self.keys {
             Keyspace::Alone(cache, scripts) => {
-                lock_key(cache, scripts, key, self.waits_for_scripts).await?.use_stream(key, self.is_read)
+                let mut keys = lock_key(cache, scripts, key, self.waits_for_scripts).await?;
+                keys.set_cause(self.cause);
+                keys.use_stream(key, self.is_read)
             }
-            Keyspace::Step(keys, _) => keys.find(key, self.is_read),
+            Keyspace::Step(keys, _) => {
+                if self.cause.operation.is_empty() {
+                    keys.hide_misses();
+                }
+                keys.find(key, self.is_read)
+            }
         }
         .map_err(failed)
+    }
+
+    /// Looks a key up before the arguments are checked, as Redis does, which publishes that it is missing. Later
+    /// lookups are not published. Fails if a script holds the key for too long.
+    async fn look_up(&mut self, key: &[u8]) -> Done {
+        if let Keyspace::Alone(cache, _) = &self.keys
+            && !cache.is_noted()
+        {
+            return Ok(());
+        }
+        match self.find_key(key).await {
+            Err(fail) if fail == BUSY => return Err(fail),
+            // The command reports its other errors.
+            _ => self.cause.operation = "",
+        }
+        Ok(())
     }
 
     /// Returns the stream of a key, if it is one: its own stream, or in database 0 a topic that another door created.
@@ -393,6 +436,7 @@ impl<'a> Context<'a> {
             match &mut self.keys {
                 Keyspace::Alone(cache, scripts) => {
                     let mut keys = lock_key(cache, scripts, key, self.waits_for_scripts).await?;
+                    keys.set_cause(self.cause);
                     // Another client may have created the key in the meantime.
                     if !matches!(keys.stream(key).map_err(failed)?, Keyed::Nothing) {
                         continue;
@@ -417,12 +461,31 @@ impl<'a> Context<'a> {
             Keyspace::Alone(cache, scripts) => loop {
                 scripts.freed(cache, || cache.is_held(key)).await;
                 if let Some(mut keys) = cache.lock_if_free(Some([key])) {
+                    keys.set_cause(self.cause);
                     keys.remove(key);
                     let commit = keys.finish().commit;
                     return self.later.push(commit.wait().boxed_local());
                 }
             },
             Keyspace::Step(keys, _) => keys.remove(key),
+        }
+    }
+
+    /// Reports a change of the stream of a key, for keyspace events. The stream is locked, so that its events are in
+    /// the order of its changes.
+    async fn report(&mut self, key: &[u8], event: &'static str) {
+        match &mut self.keys {
+            // The change is made, so the command waits for a script for as long as it takes.
+            Keyspace::Alone(cache, scripts) => {
+                while cache.is_noted() {
+                    if let Some(mut keys) = cache.lock_if_free(Some([key])) {
+                        keys.set_cause(self.cause);
+                        return LockedCache::report(&mut keys, key, event);
+                    }
+                    scripts.freed(cache, || cache.is_held(key)).await;
+                }
+            }
+            Keyspace::Step(keys, _) => keys.report(key, event),
         }
     }
 }

@@ -53,7 +53,7 @@ impl Guests {
             Named::All => return Ok(guests),
         };
         for key in keys {
-            if locked.stream_id(key).is_some() || locked.peek(key).is_some() {
+            if locked.stream_id(key).is_some() || locked.kind(key).is_some() {
                 continue;
             }
             let Some(stream) = stream(broker, database, key) else {

@@ -10,11 +10,10 @@ use net::service::{Reply, once};
 use tokio::time::Instant;
 
 use super::entries::{write, write_all};
-use super::groups::no_group;
+use super::groups::{has_consumer, no_group, report_consumer};
 use super::{Context, Owned, failed, ids, owned};
 use crate::redis::codec::Answer;
-use crate::redis::command::Named;
-use crate::redis::commands;
+use crate::redis::command::{Command, Named};
 use crate::redis::commands::args::{is, parse_int};
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::databases::lock_or_busy;
@@ -110,9 +109,15 @@ pub(super) async fn read_group(context: &mut Context<'_>, args: &[&[u8]]) -> Don
 }
 
 /// Runs a single `XREAD` or `XREADGROUP`.
-pub(super) fn begin(door: &Door, session: &mut Session, args: &[&[u8]], has_group: bool) -> Reply<Answer, Later> {
-    let begun = Ask::parse(args, has_group)
-        .and_then(|ask| Ok((ask, Context::alone(door, session, !has_group)?, session.database(&door.broker)?.clone())));
+pub(super) fn begin(
+    door: &Door,
+    session: &mut Session,
+    command: &'static Command,
+    args: &[&[u8]],
+) -> Reply<Answer, Later> {
+    let begun = Ask::parse(args, command.is_write).and_then(|ask| {
+        Ok((ask, Context::alone(door, session, command, args)?, session.database(&door.broker)?.clone()))
+    });
     let (ask, mut context, cache) = match begun {
         Ok(begun) => begun,
         Err(fail) => return session.fail(&fail),
@@ -124,7 +129,7 @@ pub(super) fn begin(door: &Door, session: &mut Session, args: &[&[u8]], has_grou
         Ok(locked.wait(&keys, Box::new(|_, _| None))?)
     });
     let wait = match wait.transpose() {
-        Ok(waiting) => waiting.zip(commands::find(args[0])).map(|(waiting, command)| {
+        Ok(waiting) => waiting.map(|waiting| {
             let recheck = Arc::new(door.recheck(session, command, args));
             session.begin_wait(cache.clone(), waiting, recheck)
         }),
@@ -287,6 +292,10 @@ impl Ask {
         after: &[Option<EntryId>],
         waited: Option<usize>,
     ) -> Done<Vec<Found>> {
+        if waited.is_some() {
+            // A key that is still missing is no news.
+            context.cause.operation = "";
+        }
         let count = self.count.or(waited).unwrap_or(usize::MAX);
         let mut all = Vec::new();
         for (number, (key, after)) in self.keys.iter().zip(after).enumerate() {
@@ -311,15 +320,19 @@ impl Ask {
                         let text = "NOGROUP the consumer group this client was blocked on no longer exists";
                         return Err(Fail::new(text));
                     }
+                    let is_known = has_consumer(&locked, group, consumer);
                     match after {
                         None => {
                             let is_kept = !self.is_final;
                             let taken = locked.take(group, consumer, count, is_kept).await;
-                            shown(taken.map_err(failed)?)
+                            let taken = taken.map_err(failed)?;
+                            report_consumer(context, &locked, key, (group, consumer), is_known).await;
+                            shown(taken)
                         }
                         Some(from) => {
                             let from = from.unwrap_or(EntryId::MAX);
                             let entries = locked.take_again(group, consumer, from, count).await.map_err(failed)?;
+                            report_consumer(context, &locked, key, (group, consumer), is_known).await;
                             all.push(Found { number, entries });
                             continue;
                         }

@@ -9,7 +9,7 @@ use std::task::{Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use broker::{Broker, Cache, LockedCache};
+use broker::{Broker, Cache, Cause, LockedCache};
 use engine::security::TenantName;
 use engine::{ErrorKind, Result, TopicId};
 use futures_util::FutureExt;
@@ -27,6 +27,7 @@ use crate::redis::commands::work::TransactionTime;
 use crate::redis::connection::{Door, Later, Session, lock};
 use crate::redis::databases::{is_held, lock_if_free, lock_or_busy, open_database};
 use crate::redis::errors::Done;
+use crate::redis::events;
 use crate::redis::names::Tenant;
 use crate::redis::scripts::Scripts;
 use crate::redis::scripts::host::{Caller, Need, release};
@@ -57,6 +58,8 @@ struct Step {
     caller: Option<Caller>,
     /// Needs of a script, with which it was begun again.
     needs: Vec<Need>,
+    /// Number of the client's connection.
+    client: u64,
 }
 
 /// Replies of a step, and the writes that must be durable before they are sent.
@@ -195,6 +198,7 @@ fn prepare(
     let caller = has_scripts.then(|| door.caller(session));
     let needs = Vec::new();
     let scripts = door.scripts.clone();
+    let client = session.client.id;
     Ok(Some(Step {
         broker,
         tenant,
@@ -208,6 +212,7 @@ fn prepare(
         scripts,
         caller,
         needs,
+        client,
     }))
 }
 
@@ -258,6 +263,7 @@ impl Step {
                 }
             }
             let mut held = self.lock_all(&caches, named).await?;
+            transactions::act_for(&mut held, self.client);
             if is_gone || self.streams(&mut held, &queued, &args)? != wanted {
                 continue;
             }
@@ -397,7 +403,7 @@ impl Step {
                 }
                 Does::Stream(_) => do_stream(&self.broker, on, &mut held, shelf, (command, args), &mut out, &mut later),
                 Does::Data(_) if is_move(&self.broker, on, &mut held, command, args) => {
-                    transfer_stream(&self.broker, on, &mut held, shelf, args, &mut out, &mut later)
+                    transfer_stream(&self.broker, on, &mut held, shelf, (command, args), &mut out, &mut later)
                 }
                 Does::Data(_) => transactions::step(&self.broker, on, &mut held, command, args, &mut out),
                 Does::Own(_) => transactions::flush_all(&mut held, queued, args, own, &mut out),
@@ -453,7 +459,7 @@ pub(in crate::redis) fn stream_of(
     key: &[u8],
 ) -> Option<TopicId> {
     locked.stream_id(key).or_else(|| {
-        let is_free = locked.peek(key).is_none();
+        let is_free = locked.kind(key).is_none();
         is_free.then(|| others::stream(broker, database, key)).flatten().map(|stream| stream.id())
     })
 }
@@ -476,8 +482,10 @@ pub(in crate::redis) fn do_stream(
         block_on(settle(later))?;
     }
     let locked = held.get_mut(&database).expect("invariant: its database is locked");
+    let cause = Cause { operation: events::operation(command, args), ..locked.cause() };
+    locked.set_cause(cause);
     let writer = Writer::new(out.is_resp3);
-    let on = (tenant.cloned(), database, !command.is_write);
+    let on = (tenant.cloned(), database, !command.is_write, cause);
     let mut context = Context::of_step(broker, on, locked as &mut dyn StreamKeys, shelf, writer);
     let done = block_on(run(&mut context, args));
     later.append(&mut context.later);
@@ -502,7 +510,7 @@ pub(in crate::redis) fn transfer_stream(
     (tenant, number): (Tenant<'_>, usize),
     held: &mut Held<'_>,
     shelf: &Shelf,
-    args: &[&[u8]],
+    (command, args): (&Command, &[&[u8]]),
     out: &mut Writer,
     later: &mut Vec<LocalBoxFuture<'static, Result<()>>>,
 ) -> Done {
@@ -511,6 +519,9 @@ pub(in crate::redis) fn transfer_stream(
     let other = crate::redis::commands::keys::other_database(args).filter(|other| *other != number);
     let mut other = other.and_then(|number| held.remove(&number).map(|locked| (number, locked)));
     let from = held.get_mut(&number).expect("invariant: its database is locked");
+    let cause = Cause { operation: events::operation(command, args), ..from.cause() };
+    from.set_cause(cause);
+    other.iter_mut().for_each(|(_, other)| other.set_cause(cause));
     let sides =
         Sides { broker, tenant, from: (number, from), other: other.as_mut().map(|(number, locked)| (*number, locked)) };
     let done = block_on(transfer::run(sides, shelf, args, out, later));

@@ -91,11 +91,11 @@ pub(super) async fn run(
         out.ok();
         return Ok(());
     }
-    if !wanted.replaces && to.peek(wanted.to).is_some() {
+    if !wanted.replaces && to.kind(wanted.to).is_some() {
         out.flag(false);
         return Ok(());
     }
-    if others::stream(broker, (tenant, to_number), wanted.to).is_some() && to.peek(wanted.to).is_none() {
+    if others::stream(broker, (tenant, to_number), wanted.to).is_some() && to.kind(wanted.to).is_none() {
         return Err(others::refusal(wanted.to));
     }
     let id = own.or_else(|| others::stream(broker, (tenant, number), key).map(|stream| stream.id()));
@@ -106,7 +106,7 @@ pub(super) async fn run(
     let mut source = Lent::new(source, Some(shelf.clone()));
     source.catch_up().await.map_err(failed)?;
     let topic = stream_topic(tenant, to_number, wanted.to)?;
-    to.delete(wanted.to);
+    to.unnoted(|to| to.delete(wanted.to));
     let mut made = to.add_stream(wanted.to, topic.as_str()).map_err(failed)?;
     match made.copy_from(&source).await {
         Ok(saved) => later.push(saved.wait().boxed_local()),

@@ -2,6 +2,7 @@
 
 mod access;
 pub mod commands;
+mod events;
 mod functions;
 mod held;
 mod scripts;

@@ -212,7 +212,6 @@ fn startup_commands_of_tools_are_answered() {
     for (words, answer) in answers {
         assert_eq!(redis.call(words), answer, "{words}");
     }
-    assert!(redis.call("CONFIG SET notify-keyspace-events KEA").contains("watch a cache over the native protocol"));
     let saved: u64 = redis.call("LASTSAVE").trim_start_matches(':').parse().expect("a time");
     assert!(saved > 1_600_000_000);
     for container in ["CLIENT", "CONFIG", "COMMAND", "OBJECT", "MEMORY", "ACL", "SLOWLOG", "LATENCY", "SCRIPT"] {

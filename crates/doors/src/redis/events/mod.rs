@@ -1,0 +1,248 @@
+//! Keyspace events: messages about changed keys, on the channels `__keyspace@<database>__:<key>` and
+//! `__keyevent@<database>__:<event>`.
+//!
+//! The thread that changes a key writes its events to the subscribed connections, under the lock of the key, so that
+//! the events of a key are in the order of its changes. No other door sees these channels: each key would need a topic.
+
+mod flags;
+mod table;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+use broker::metrics::Exposition;
+use broker::{Answers, Broker, Caches, Identity, Note, NoteListener, Security, Wanted};
+use bytes::Bytes;
+use engine::cache::CacheName;
+use engine::glob::matches;
+use engine::security::TenantName;
+use parking_lot::{Mutex, RwLock};
+
+use super::channels::Heard;
+use super::clients::Client;
+use super::connection::DATABASES;
+use super::mouth::Mouth;
+use super::names::{channel_name, prefix};
+use super::writer::Writer;
+use flags::{Class, Flags};
+pub(super) use table::{operation, operations};
+
+/// First bytes of the names of all channels of events.
+const FIRST: &[u8] = b"__key";
+/// Error of Redis for an unknown letter.
+const WRONG_FLAGS: &str = "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.";
+
+/// Checks the letters of published classes of events. Fails with the error of Redis.
+pub fn check_flags(text: &str) -> Result<(), &'static str> {
+    Flags::parse(text).map(drop).ok_or(WRONG_FLAGS)
+}
+
+/// Published events, and the subscriptions that may receive them.
+pub(super) struct Events {
+    /// [`Flags`] as a number.
+    flags: AtomicU16,
+    security: Arc<Security>,
+    answers: Answers,
+    ears: RwLock<Vec<Arc<Ear>>>,
+    /// Messages written to connections.
+    messages: AtomicU64,
+    slow: AtomicU64,
+    /// Held while notes are switched on and off.
+    switch: Mutex<()>,
+}
+
+/// A subscription whose channel or pattern may match those of events.
+struct Ear {
+    heard: Heard,
+    tenant: Option<TenantName>,
+    mouth: Arc<Mouth>,
+    /// `true` once nothing more may be written. Locked during each message.
+    is_over: Mutex<bool>,
+}
+
+/// Registration of a subscription. Dropping it ends the delivery of events.
+pub(super) struct Registered {
+    events: Arc<Events>,
+    ear: Arc<Ear>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        *self.ear.is_over.lock() = true;
+        self.events.ears.write().retain(|ear| !Arc::ptr_eq(ear, &self.ear));
+    }
+}
+
+impl Registered {
+    /// Delivers events from now on, and those since the registration first. It is called once the confirmation of the
+    /// subscription is written.
+    pub(super) fn opener(&self) -> impl FnOnce() + use<> {
+        let ear = self.ear.clone();
+        move || ear.mouth.open()
+    }
+}
+
+impl Events {
+    pub(super) fn new(broker: &Broker) -> Self {
+        Self {
+            flags: AtomicU16::new(0),
+            security: broker.security.clone(),
+            answers: broker.answers().clone(),
+            ears: RwLock::default(),
+            messages: AtomicU64::new(0),
+            slow: AtomicU64::new(0),
+            switch: Mutex::default(),
+        }
+    }
+
+    /// Sets the published classes of events. Fails with the error of Redis if a letter is unknown.
+    pub(super) fn set(self: &Arc<Self>, caches: &Caches, text: &str) -> Result<(), &'static str> {
+        let flags = Flags::parse(text).ok_or(WRONG_FLAGS)?;
+        let _switch = self.switch.lock();
+        self.flags.store(flags.number(), Ordering::Relaxed);
+        let wanted = match flags.publishes() {
+            true if flags.has(Class::Missed) => Wanted::Misses,
+            true => Wanted::Changes,
+            false => Wanted::Nothing,
+        };
+        let listener = (wanted != Wanted::Nothing).then(|| self.clone() as Arc<dyn NoteListener>);
+        caches.note(wanted, listener);
+        Ok(())
+    }
+
+    fn flags(&self) -> Flags {
+        Flags::of_number(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// Returns the published classes as `CONFIG GET` shows them.
+    pub(super) fn text(&self) -> String {
+        self.flags().text()
+    }
+
+    /// Registers a subscription, if its channel or pattern may match a channel of events.
+    pub(super) fn register(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        identity: &Arc<Identity>,
+        tenant: Option<&TenantName>,
+        heard: &Heard,
+    ) -> Option<Registered> {
+        let may_match = match heard {
+            Heard::Channel(name) => name.starts_with(FIRST),
+            Heard::Pattern(glob) => {
+                let literal = glob.iter().take_while(|byte| !b"*?[\\".contains(byte)).count();
+                let literal = &glob[..literal];
+                literal.starts_with(FIRST) || FIRST.starts_with(literal)
+            }
+        };
+        if !may_match {
+            return None;
+        }
+        let mouth = Arc::new(Mouth::new(client.clone(), identity.clone()));
+        let ear = Ear { heard: heard.clone(), tenant: tenant.cloned(), mouth, is_over: Mutex::new(false) };
+        let ear = Arc::new(ear);
+        self.ears.write().push(ear.clone());
+        Some(Registered { events: self.clone(), ear })
+    }
+
+    /// Publishes one message to the subscriptions of a database. They share its bytes.
+    fn publish(&self, cache: &CacheName, kind: &[u8], name: &[u8], message: &[u8]) {
+        let ears = self.ears.read();
+        let mut channel = Vec::new();
+        for ear in ears.iter() {
+            let Some(number) = ear.database(cache) else {
+                continue;
+            };
+            if channel.is_empty() {
+                channel = [kind, number.to_string().as_bytes(), b"__:", name].concat();
+            }
+            if ear.hears(&channel) {
+                self.say(ear, &channel, message);
+            }
+        }
+    }
+
+    fn say(&self, ear: &Ear, channel: &[u8], message: &[u8]) {
+        let full = channel_name(ear.tenant.as_ref(), channel);
+        if !ear.mouth.may_read(&self.security, &full) {
+            return;
+        }
+        let client = &ear.mouth.client;
+        let mut writer = Writer::new(client.about.lock().is_resp3);
+        match &ear.heard {
+            Heard::Channel(_) => {
+                writer.push(3);
+                writer.bulk(b"message");
+            }
+            Heard::Pattern(pattern) => {
+                writer.push(4);
+                writer.bulk(b"pmessage");
+                writer.bulk(pattern);
+            }
+        }
+        writer.bulk(channel);
+        writer.bulk(message);
+        let is_over = ear.is_over.lock();
+        if *is_over {
+            return;
+        }
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        let has_no_room = !client.outbox.is_empty() && self.answers.is_full(client.ip);
+        let bytes: Bytes = self.answers.overdraw(client.ip, writer.bytes.len()).charge(writer.bytes);
+        if has_no_room || !ear.mouth.say(bytes) {
+            tracing::info!(client = client.address, "closed a connection that reads its keyspace events slowly");
+            self.slow.fetch_add(1, Ordering::Relaxed);
+            client.outbox.close();
+        }
+    }
+
+    pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
+        let ears = self.ears.read().len() as u64;
+        out.gauge("thalweg_redis_event_subscriptions", "Subscriptions that may receive keyspace events", ears)?;
+        let messages = self.messages.load(Ordering::Relaxed);
+        out.counter("thalweg_redis_event_messages", "Messages about keyspace events to subscribers", messages)?;
+        let slow = self.slow.load(Ordering::Relaxed);
+        out.counter(
+            "thalweg_redis_slow_event_subscribers",
+            "Connections closed because they did not read their keyspace events",
+            slow,
+        )
+    }
+}
+
+impl Ear {
+    /// Returns the number of a cache, if it is a database of the subscriber's tenant.
+    fn database(&self, cache: &CacheName) -> Option<usize> {
+        let number = cache.as_str().strip_prefix(prefix(self.tenant.as_ref()))?.strip_prefix("db")?;
+        number.parse().ok().filter(|number| *number < DATABASES)
+    }
+
+    fn hears(&self, channel: &[u8]) -> bool {
+        match &self.heard {
+            Heard::Channel(name) => name == channel,
+            Heard::Pattern(glob) => matches(glob, channel),
+        }
+    }
+}
+
+impl NoteListener for Events {
+    fn listen(&self, cache: &CacheName, notes: Vec<Note>) {
+        if self.ears.read().is_empty() {
+            return;
+        }
+        let flags = self.flags();
+        for note in &notes {
+            table::each_event(note, |class, event| {
+                if !flags.has(class) {
+                    return;
+                }
+                if flags.is_by_key() {
+                    self.publish(cache, b"__keyspace@", &note.key, event.as_bytes());
+                }
+                if flags.is_by_event() {
+                    self.publish(cache, b"__keyevent@", event.as_bytes(), &note.key);
+                }
+            });
+        }
+    }
+}

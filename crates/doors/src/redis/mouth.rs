@@ -1,0 +1,78 @@
+//! Connections to which other threads write messages that the broker does not keep: those of shard channels, and of
+//! keyspace events.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use broker::{Identity, Security};
+use bytes::Bytes;
+use engine::security::{Operation, Resource, ResourceKind};
+use parking_lot::Mutex;
+
+use super::clients::Client;
+
+/// Maximum number of bytes queued for a slow connection. Beyond it the connection is disconnected, as in Redis.
+const QUEUE_BYTES_MAX: usize = 8 << 20;
+
+/// Destination of the messages of one subscription.
+pub(super) struct Mouth {
+    pub(super) client: Arc<Client>,
+    pub(super) identity: Arc<Identity>,
+    /// Generation of the permissions in which the client was last permitted to read the channel.
+    permitted_in: AtomicU64,
+    /// Messages from before the subscription was confirmed; `None` after the confirmation.
+    early: Mutex<Option<Vec<Bytes>>>,
+}
+
+impl Mouth {
+    pub(super) fn new(client: Arc<Client>, identity: Arc<Identity>) -> Self {
+        Self { client, identity, permitted_in: AtomicU64::new(0), early: Mutex::new(Some(Vec::new())) }
+    }
+
+    /// Writes a message and returns `true` if the connection keeps up.
+    pub(super) fn say(&self, message: Bytes) -> bool {
+        let mut early = self.early.lock();
+        let waiting = match &mut *early {
+            Some(early) => {
+                early.push(message);
+                early.iter().map(Bytes::len).sum::<usize>()
+            }
+            None => {
+                self.client.outbox.push([message]);
+                self.client.outbox.flush();
+                self.client.outbox.waiting()
+            }
+        };
+        waiting <= QUEUE_BYTES_MAX
+    }
+
+    /// Returns `true` if the client may read its only channel.
+    pub(super) fn is_permitted(&self, security: &Security, name: &[u8]) -> bool {
+        let generation = security.generation();
+        if self.permitted_in.load(Ordering::Relaxed) == generation {
+            return true;
+        }
+        let may = self.may_read(security, name);
+        if may {
+            self.permitted_in.store(generation, Ordering::Relaxed);
+        }
+        may
+    }
+
+    /// Returns `true` if the client may read a channel.
+    pub(super) fn may_read(&self, security: &Security, name: &[u8]) -> bool {
+        security.is_valid(&self.identity)
+            && security.allows(&self.identity, Operation::Read, &Resource::new(ResourceKind::Channel, name))
+    }
+
+    /// Writes the early messages after the subscription is confirmed.
+    pub(super) fn open(&self) {
+        // Held during the write, so that a later message is not written before.
+        let mut early = self.early.lock();
+        let messages = early.take().unwrap_or_default();
+        if !messages.is_empty() {
+            self.client.outbox.push(messages);
+            self.client.outbox.flush();
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Keyspace events of the Redis door, as its subscribers receive them. That each command publishes the events of
+//! redis-server is shown by `compat/redis/differential`.
+
+use super::commands::{Redis, server};
+use crate::support::server::{Server, metric, until};
+
+/// Returns a subscriber of all events of the server.
+fn listener(server: &Server) -> Redis {
+    let mut redis = Redis::open(server);
+    assert_eq!(redis.call("PSUBSCRIBE __key*@*__:*"), "(psubscribe __key*@*__:* :1)");
+    redis
+}
+
+/// Returns the messages that the subscriber has received so far, without the pattern.
+fn heard(redis: &mut Redis) -> Vec<String> {
+    redis.ask("PING end");
+    let mut heard = Vec::new();
+    loop {
+        let answer = redis.answer();
+        if answer == "(pong end)" {
+            return heard;
+        }
+        let message = answer.strip_prefix("(pmessage __key*@*__:* ").and_then(|rest| rest.strip_suffix(')'));
+        heard.push(message.unwrap_or_else(|| panic!("no message: {answer}")).to_owned());
+    }
+}
+
+#[tokio::test]
+async fn events_name_the_key_the_database_and_what_was_done() {
+    let server = server(&["redis_keyspace_events=KEA"]);
+    let mut redis = Redis::open(&server);
+    assert_eq!(redis.call("CONFIG GET notify-keyspace-events"), "(notify-keyspace-events AKE)");
+    let mut events = listener(&server);
+    assert_eq!(redis.call("SET k v EX 100"), "+OK");
+    let set = ["__keyspace@0__:k set", "__keyevent@0__:set k", "__keyspace@0__:k expire", "__keyevent@0__:expire k"];
+    assert_eq!(heard(&mut events), set);
+    assert_eq!((redis.call("SELECT 3"), redis.call("RPUSH l a")), ("+OK".to_owned(), ":1".to_owned()));
+    assert_eq!(redis.call("LPOP l"), "a");
+    assert_eq!(
+        heard(&mut events),
+        [
+            "__keyspace@3__:l rpush",
+            "__keyevent@3__:rpush l",
+            "__keyspace@3__:l lpop",
+            "__keyevent@3__:lpop l",
+            "__keyspace@3__:l del",
+            "__keyevent@3__:del l"
+        ]
+    );
+    // Only the wanted classes, to the wanted kind of channel.
+    assert_eq!(redis.call("CONFIG SET notify-keyspace-events Kl"), "+OK");
+    assert_eq!((redis.call("SET k v"), redis.call("RPUSH l a")), ("+OK".to_owned(), ":1".to_owned()));
+    assert_eq!(heard(&mut events), ["__keyspace@3__:l rpush"]);
+    let why = "-ERR CONFIG SET failed (possibly related to argument 'notify-keyspace-events') - Invalid event class \
+               character. Use 'Ag$lshzxeKEtmdn'.";
+    assert_eq!(redis.call("CONFIG SET notify-keyspace-events Kq"), why);
+    assert_eq!(redis.call("CONFIG GET notify-keyspace-events"), "(notify-keyspace-events lK)");
+    assert_eq!(
+        (redis.call("CONFIG SET notify-keyspace-events :"), redis.call("RPUSH l b")),
+        (why.to_owned(), ":2".to_owned())
+    );
+    assert_eq!(heard(&mut events), ["__keyspace@3__:l rpush"]);
+}
+
+#[tokio::test]
+async fn steps_scripts_and_other_doors_publish_their_effects() {
+    let server = server(&["redis_keyspace_events=EAnm"]);
+    let mut redis = Redis::open(&server);
+    let mut events = listener(&server);
+    assert_eq!(redis.call("MULTI"), "+OK");
+    for queued in ["INCR n", "SADD s a", "RENAME s t", "XADD x 1-1 f v"] {
+        assert_eq!(redis.call(queued), "+QUEUED");
+    }
+    assert_eq!(redis.call("EXEC"), "(:1 :1 +OK 1-1)");
+    assert_eq!(
+        heard(&mut events),
+        [
+            "__keyevent@0__:new n",
+            "__keyevent@0__:incrby n",
+            "__keyevent@0__:new s",
+            "__keyevent@0__:sadd s",
+            "__keyevent@0__:new t",
+            "__keyevent@0__:rename_to t",
+            "__keyevent@0__:rename_from s",
+            "__keyevent@0__:new x",
+            "__keyevent@0__:xadd x"
+        ]
+    );
+    redis.send(&super::commands::request(&[
+        b"EVAL",
+        b"redis.call('SREM', KEYS[1], 'a') return redis.call('GET', KEYS[1])",
+        b"1",
+        b"t",
+    ]));
+    assert_eq!(redis.answer(), "nil");
+    assert_eq!(heard(&mut events), ["__keyevent@0__:srem t", "__keyevent@0__:del t", "__keyevent@0__:keymiss t"]);
+    let cache = server.client("tcp").await.cache("db0");
+    cache.put("native", "1").await.expect("put");
+    assert!(cache.delete("native").await.expect("deleted"));
+    assert_eq!(
+        heard(&mut events),
+        ["__keyevent@0__:new native", "__keyevent@0__:set native", "__keyevent@0__:del native"]
+    );
+    // A client that is served while it blocks takes the item after the push.
+    let mut blocked = Redis::open(&server);
+    blocked.ask("BLMOVE a b LEFT RIGHT 0");
+    super::commands::until_blocked(&server, 1).await;
+    assert_eq!(redis.call("RPUSH a one"), ":1");
+    assert_eq!(blocked.answer(), "one");
+    let served = heard(&mut events);
+    let order = ["rpush a", "lpop a", "del a", "new b", "rpush b"].map(|event| format!("__keyevent@0__:{event}"));
+    let found: Vec<_> = served.iter().filter(|event| order.contains(event)).cloned().collect();
+    assert_eq!(found, order, "{served:?}");
+}
+
+#[tokio::test]
+async fn keys_that_expire_or_are_evicted_publish_it_when_it_happens() {
+    let server = server(&["redis_keyspace_events=Exe"]);
+    let mut redis = Redis::open(&server);
+    let mut events = listener(&server);
+    // No client reads this key: the broker removes it.
+    assert_eq!(redis.call("SET gone v PX 20"), "+OK");
+    assert_eq!(events.answer(), "(pmessage __key*@*__:* __keyevent@0__:expired gone)");
+    assert_eq!(redis.call("GET gone"), "nil");
+    assert_eq!(heard(&mut events), [""; 0]);
+    // An expiry time in the past removes the key at once, which is no expiry.
+    assert_eq!((redis.call("SET k v"), redis.call("PEXPIREAT k 1")), ("+OK".to_owned(), ":1".to_owned()));
+    assert_eq!(heard(&mut events), [""; 0]);
+    let client = server.client("tcp").await;
+    let settings = client::CacheSettings {
+        bytes_max: Some(256 << 10),
+        eviction: client::Eviction::S3Fifo,
+        ..client::CacheSettings::default()
+    };
+    client.create_cache("db5", settings).await.expect("created");
+    assert_eq!(redis.call("SELECT 5"), "+OK");
+    let value = "v".repeat(1000);
+    let mut evicted = Vec::new();
+    for number in 0..1000 {
+        assert_eq!(redis.call(&format!("SET key{number} {value}")), "+OK");
+        evicted.extend(heard(&mut events));
+    }
+    let left = redis.call("DBSIZE");
+    let left: usize = left.trim_start_matches(':').parse().expect("a number");
+    assert_eq!(evicted.len() + left, 1000);
+    assert!(evicted.iter().all(|event| event.starts_with("__keyevent@5__:evicted key")), "{evicted:?}");
+}
+
+#[tokio::test]
+async fn subscriptions_of_events_end_and_a_subscriber_that_does_not_read_is_disconnected() {
+    let server = server(&["redis_keyspace_events=KA"]);
+    let client = server.client("tcp").await;
+    let mut redis = Redis::open(&server);
+    let mut events = Redis::open(&server);
+    assert_eq!(events.call("SUBSCRIBE __keyspace@0__:k"), "(subscribe __keyspace@0__:k :1)");
+    assert_eq!((redis.call("SET k 1"), redis.call("SET other 1")), ("+OK".to_owned(), "+OK".to_owned()));
+    assert_eq!(events.answer(), "(message __keyspace@0__:k set)");
+    assert_eq!(events.call("UNSUBSCRIBE"), "(unsubscribe __keyspace@0__:k :0)");
+    assert_eq!(metric(&client, "thalweg_redis_event_subscriptions").await, 0);
+    assert_eq!((redis.call("SET k 2"), events.call("PING")), ("+OK".to_owned(), "+PONG".to_owned()));
+    let slow = listener(&server);
+    let key = "k".repeat(60_000);
+    until("the end of the slow subscriber", async || {
+        assert_eq!(redis.call(&format!("SET {key} v")), "+OK");
+        metric(&client, "thalweg_redis_slow_event_subscribers_total").await == 1
+    })
+    .await;
+    drop(slow);
+    until("no subscription", async || metric(&client, "thalweg_redis_event_subscriptions").await == 0).await;
+}
