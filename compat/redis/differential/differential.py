@@ -15,6 +15,7 @@ import re
 import sys
 import time
 
+import events
 from commands import FORMS, Commands, is_unsorted, parsed
 from resp import ANSWER_SECONDS, NULL, Connection, is_lost, shown
 
@@ -208,6 +209,7 @@ class Side:
         # ms. Another server need not know the setting.
         self.control.do(b"CONFIG", b"SET", b"hz", b"500")
         self.connections, self.transactions = {}, collections.defaultdict(Transaction)
+        self.events = events.Events(address)
         self.marks = 0
 
     def connection(self, number):
@@ -308,7 +310,8 @@ class Side:
         return [essence(*each) for each in zip(commands, replies)]
 
     def close(self):
-        for connection in [self.control, *self.connections.values()]:
+        self.control.do(b"CONFIG", b"SET", b"notify-keyspace-events", b"")
+        for connection in [self.control, self.events, *self.connections.values()]:
             connection.close()
 
 
@@ -345,14 +348,18 @@ class Run:
         for (at, command), a, b in zip(batch, *(side.essences(0, commands) for side in self.sides)):
             if found := self.differ(line(0, command), a, b):
                 return at, found
-        return None
+        return (batch[-1][0], found) if (found := self.events()) else None
 
     def scene(self, steps):
         for kind, number, command in steps:
             a, b = (side.step(kind, number, command) for side in self.sides)
             if found := self.differ(line(number, command, kind), a, b):
                 return found
-        return None
+        return self.events()
+
+    def events(self):
+        found = events.difference(*(side.events.heard() for side in self.sides))
+        return found and Difference(*found)
 
     def keys(self):
         dumps = [side.dump() for side in self.sides]
