@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use engine::cache::operations::{OperationAnswer, OperationId, Operations};
 use engine::cache::record::{CacheDefinition, CacheNumber};
@@ -27,6 +28,9 @@ const STRIPES: usize = 64;
 /// Maximum number of bytes that a stripe takes of the budget in one step.
 const BLOCK_BYTES_MAX: u64 = 64 << 10;
 const BLOCK_BYTES_MIN: u64 = 256;
+
+/// Maximum duration of a wait for a stripe that begins or ends to collect removed entries.
+const SWITCH_WAIT: Duration = Duration::from_millis(1);
 
 /// Takes the value of a key for a waiting client and returns its answer; `None` if there is nothing to take yet.
 pub type Attempt = Box<dyn FnMut(&mut Locked<'_>, &[u8]) -> Option<Vec<u8>> + Send>;
@@ -163,7 +167,12 @@ impl Cache {
     pub(super) fn record_removed(&self) {
         let _switch = self.changes.switch.lock();
         let is_wanted = self.changes.is_watched() || self.changes.notes.are_wanted();
-        self.stripes.iter().for_each(|stripe| stripe.0.lock().record_removed(is_wanted));
+        for stripe in &self.stripes {
+            // A stripe that a long step holds follows with its next change.
+            if let Some(mut stripe) = stripe.0.try_lock_for(SWITCH_WAIT) {
+                stripe.record_removed(is_wanted);
+            }
+        }
     }
 
     pub(super) fn now_ms(&self) -> u64 {
@@ -216,7 +225,7 @@ impl Cache {
     pub(super) fn follow(&self, stripe: &mut Kept) {
         self.changes.follow(stripe);
         if !stripe.notes.is_empty() {
-            self.changes.notes.tell(&self.name, std::mem::take(&mut stripe.notes));
+            self.changes.notes.tell(&self.name, &std::mem::take(&mut stripe.notes));
         }
         if let Some(Durable { log, number }) = &self.durable {
             stripe.write(log, *number);

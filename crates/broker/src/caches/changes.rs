@@ -95,6 +95,9 @@ impl Changes {
     pub(super) fn follow(&self, stripe: &mut Kept) {
         let is_watched = self.is_watched();
         let is_noted = self.notes.are_wanted();
+        if stripe.records_removed() != (is_watched || is_noted) {
+            stripe.record_removed(is_watched || is_noted);
+        }
         if !is_watched && !is_noted {
             return;
         }

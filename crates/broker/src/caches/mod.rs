@@ -25,6 +25,8 @@ mod full_tests;
 #[cfg(test)]
 mod held_tests;
 #[cfg(test)]
+mod notes_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, HashSet};

@@ -56,7 +56,7 @@ pub enum What {
 
 /// Listener of the notes. It is called under the locks of stripes, and must not use a cache.
 pub trait NoteListener: Send + Sync {
-    fn listen(&self, cache: &CacheName, notes: Vec<Note>);
+    fn listen(&self, cache: &CacheName, notes: &[Note]);
 }
 
 /// Notes that a listener wants.
@@ -97,7 +97,7 @@ impl Notes {
     }
 
     /// Passes notes to the listener. The stripes of their keys are locked.
-    pub(super) fn tell(&self, cache: &CacheName, notes: Vec<Note>) {
+    pub(super) fn tell(&self, cache: &CacheName, notes: &[Note]) {
         if notes.is_empty() {
             return;
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use broker::Waiting;
@@ -30,8 +30,6 @@ pub(super) struct Client {
     pub(super) ip: Option<IpAddr>,
     pub(super) local: String,
     pub(super) about: Mutex<About>,
-    /// Tenant as which the client is logged in, for the decoder.
-    pub(super) tenant: Mutex<Option<TenantName>>,
     pub(super) database: AtomicUsize,
     /// Wait of the blocking command that is running.
     pub(super) waiting: Mutex<Option<Weak<Waiting>>>,
@@ -77,6 +75,19 @@ pub(super) struct About {
     pub(super) queued: Option<usize>,
     pub(super) queued_bytes: usize,
     pub(super) is_evicted_never: bool,
+    /// Tracking, while it is on.
+    pub(super) tracking: Option<TrackingInfo>,
+    /// Tenant whose names the client uses.
+    pub(super) tenant: Option<TenantName>,
+}
+
+/// Tracking of a client as `CLIENT LIST` shows it.
+#[derive(Clone, Debug)]
+pub(super) struct TrackingInfo {
+    pub(super) is_broadcast: bool,
+    pub(super) redirect: u64,
+    /// `true` if the connection that should receive the invalidations has closed.
+    pub(super) is_broken: Arc<AtomicBool>,
 }
 
 impl Default for About {
@@ -93,6 +104,8 @@ impl Default for About {
             queued: None,
             queued_bytes: 0,
             is_evicted_never: false,
+            tracking: None,
+            tenant: None,
         }
     }
 }
@@ -173,7 +186,7 @@ impl Client {
             line,
             "id={} addr={} laddr={} fd=-1 name={} age={age_s} idle={idle_s} flags={} db={} sub={} psub={} ssub={} \
              multi={} qbuf={query_bytes} qbuf-free=0 argv-mem={args_bytes} multi-mem={} rbs=0 rbp=0 obl=0 \
-             oll={chunks} omem={waiting} tot-mem={all_bytes} events={} cmd={} user={} redir=-1 resp={} lib-name={} \
+             oll={chunks} omem={waiting} tot-mem={all_bytes} events={} cmd={} user={} redir={} resp={} lib-name={} \
              lib-ver={}",
             self.id,
             self.address,
@@ -189,6 +202,7 @@ impl Client {
             if waiting == 0 { "r" } else { "rw" },
             commands::names().get(command).map_or("NULL", String::as_str),
             about.user,
+            about.tracking.as_ref().map_or(-1, |tracking| tracking.redirect as i64),
             if about.is_resp3 { 3 } else { 2 },
             about.library,
             about.library_version,
@@ -212,6 +226,9 @@ impl Client {
             ('P', is_listening),
             ('x', about.queued.is_some()),
             ('b', self.is_blocked()),
+            ('t', about.tracking.is_some()),
+            ('R', about.tracking.as_ref().is_some_and(|it| it.is_broken.load(Ordering::Relaxed))),
+            ('B', about.tracking.as_ref().is_some_and(|it| it.is_broadcast)),
             ('e', about.is_evicted_never),
         ];
         let flags: String = all.iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| *flag).collect();

@@ -230,7 +230,7 @@ impl RedisProtocol {
         let args = || spans.iter().map(|(from, until)| &bytes[*from as usize..*until as usize]);
         let command = || args().next().and_then(commands::find);
         let is_write = || command().is_some_and(Command::waits_with_writes);
-        let tenant = || self.clients.get(codec.peer.id).and_then(|client| client.tenant.lock().clone());
+        let tenant = || self.clients.get(codec.peer.id).and_then(|client| client.about.lock().tenant.clone());
         let waits_for_script =
             || command().is_some_and(|command| self.scripts.holds(command, &args().collect::<Args<'_>>(), tenant));
         let is_held =

@@ -30,13 +30,15 @@ use super::commands::transactions::{Transaction, Watched};
 use super::commands::work::{Sliced, Slices};
 use super::databases::lock_or_busy;
 use super::errors::{Done, Fail, LOGGED_OUT};
-use super::events::{self, Events};
+use super::events;
 use super::names::cache_name;
+use super::notices::Notices;
 use super::pause::Pause;
 use super::refusals::Refusals;
 use super::scripts::{BUSY, Scripts};
 use super::shard_channels::{ShardChannels, ShardListener};
 use super::stats::{Stats, Tally};
+use super::tracking::{Replying, Tracked};
 use super::wait::begin_to_wait;
 use super::writer::{ANSWER_BYTES_MAX, NO_ROOM, Writer};
 use crate::redis::command::{Block, Command, Data, Does, Named, Step, bytes_in, wrong_arity};
@@ -61,7 +63,7 @@ pub(super) struct Door {
     pub(super) clients: Arc<Clients>,
     pub(super) channels: Arc<Channels>,
     pub(super) shard_channels: Arc<ShardChannels>,
-    pub(super) events: Arc<Events>,
+    pub(super) notices: Arc<Notices>,
     pub(super) stats: Arc<Stats>,
     /// Log of refused commands and logins.
     pub(super) refusals: Arc<Refusals>,
@@ -126,7 +128,12 @@ pub(super) struct Session {
     /// Count of the connection for the quotas of its client, once it may send commands.
     pub(super) hold: commands::session::Count,
     pub(super) answers: Answers,
-    caches: Arc<Caches>,
+    pub(super) caches: Arc<Caches>,
+    pub(super) notices: Arc<Notices>,
+    /// Tracking of the keys that the client reads.
+    pub(super) tracked: Option<Arc<Tracked>>,
+    /// `true` if `CLIENT CACHING` was the last command: it decides whether the next one is tracked.
+    pub(super) has_caching: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -177,7 +184,6 @@ impl Handler<RedisProtocol> for Door {
             ip: peer.address.map(|address| address.ip()),
             local: text(peer.local),
             about: Mutex::new(About::default()),
-            tenant: Mutex::default(),
             database: AtomicUsize::new(0),
             waiting: Mutex::default(),
             outbox: outbox.clone(),
@@ -219,6 +225,9 @@ impl Handler<RedisProtocol> for Door {
             hold,
             answers: self.broker.answers().clone(),
             caches: self.broker.caches.clone(),
+            notices: self.notices.clone(),
+            tracked: None,
+            has_caching: false,
         }
     }
 
@@ -246,12 +255,17 @@ impl Handler<RedisProtocol> for Door {
             Ok(command) => {
                 let number = command.number_of(&args);
                 session.client.note(number, up_s);
+                let replying = session.track(command, &args);
                 let reply = match session.find_room(command, &args) {
                     Ok(()) => self.serve(session, command, &args),
                     Err(fail) => session.fail(&fail),
                 };
                 // A transaction or a script that has run can no longer be refused.
                 let reply = session.charged(reply, command.is_write || command.may_write());
+                let reply = replied(replying, reply);
+                if session.transaction.is_none() && command.name != "CLIENT" {
+                    session.has_caching = false;
+                }
                 self.count(session, number, &args, began, reply)
             }
             Err(fail) if commands::find(args[0]).is_some_and(|command| command.name == "EXEC") => {
@@ -552,6 +566,16 @@ fn may_listen_beside(name: &str) -> bool {
     )
 }
 
+/// Holds invalidations back until a reply that is not written now is written. A blocked client may wait for any time,
+/// so it receives them in the meantime.
+fn replied(replying: Option<Replying>, reply: Reply<Answer, Later>) -> Reply<Answer, Later> {
+    match (replying, reply) {
+        (Some(replying), Reply::Later(later)) => Reply::Later(after(later, move |_| drop(replying))),
+        (Some(replying), Reply::Alone(later)) => Reply::Alone(after(later, move |_| drop(replying))),
+        (_, reply) => reply,
+    }
+}
+
 /// Maximum number of arguments that are kept for the slow log of a command that runs elsewhere. The log shows no more.
 const SLOW_ARGS: usize = 64;
 
@@ -727,6 +751,7 @@ fn silent(mut later: Later) -> Later {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.end_tracking();
         self.clients.remove(self.client.id);
     }
 }

@@ -42,8 +42,9 @@ impl Session {
         if self.tenant.as_ref() == tenant {
             return;
         }
+        self.end_tracking();
         self.tenant = tenant.cloned();
-        *self.client.tenant.lock() = tenant.cloned();
+        self.update_info(|about| about.tenant = tenant.cloned());
         self.databases = [const { None }; DATABASES];
         self.forget_transaction();
         self.unsubscribe_all();

@@ -15,6 +15,7 @@ mod events;
 mod long_double;
 mod mouth;
 mod names;
+mod notices;
 mod pause;
 mod permissions;
 mod rdb;
@@ -25,6 +26,7 @@ mod scripts;
 mod shard_channels;
 mod slices;
 mod stats;
+mod tracking;
 mod wait;
 mod writer;
 
@@ -50,6 +52,7 @@ use connection::{DATABASES, Door};
 use events::Events;
 pub use events::check_flags;
 pub use names::place_of;
+use notices::Notices;
 use pause::Pause;
 pub(crate) use permissions::permissions;
 pub use rdb::{FileEntries, FileEntry, check_value, has_equal_value, refusal};
@@ -59,6 +62,7 @@ pub use scripts::check_data;
 use scripts::{Scripts, restore_all};
 use shard_channels::ShardChannels;
 use stats::Stats;
+use tracking::Tracking;
 
 /// Version of Redis whose commands and replies this door implements.
 const VERSION: &str = "7.0.15";
@@ -116,10 +120,15 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
     let exposed = clients.clone();
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
     let events = Arc::new(Events::new(&broker));
-    if let Err(why) = events.set(&broker.caches, &settings.keyspace_events) {
+    if let Err(why) = events.set(&settings.keyspace_events) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("redis_keyspace_events: {why}")));
     }
-    let exposed = events.clone();
+    let tracking = Arc::new(Tracking::new(&broker, clients.clone()));
+    let notices = Arc::new(Notices::new(events.clone(), tracking.clone()));
+    notices.update(&broker.caches);
+    let exposed = tracking;
+    broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
+    let exposed = events;
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
     let channels = Arc::new(Channels::default());
     let exposed = channels.clone();
@@ -153,7 +162,7 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
         clients,
         channels,
         shard_channels,
-        events,
+        notices,
         stats: stats.clone(),
         refusals,
         changing_acl: Arc::default(),

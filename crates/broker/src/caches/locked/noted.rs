@@ -137,6 +137,6 @@ impl Locked<'_> {
     fn tell_all_notes(&mut self) {
         self.gather_removed();
         let notes = self.notes.as_mut().map(std::mem::take).unwrap_or_default();
-        self.cache.changes.notes.tell(&self.cache.name, notes);
+        self.cache.changes.notes.tell(&self.cache.name, &notes);
     }
 }

@@ -195,6 +195,8 @@ const FIXED: &[&str] = &[
 
 /// Parameter of scripts, which takes effect.
 const BUSY: &str = "busy-reply-threshold";
+/// Parameter of tracking, which takes effect.
+const TRACKED: &str = "tracking-table-max-keys";
 /// Parameter of keyspace events, which takes effect.
 const EVENTS: &str = "notify-keyspace-events";
 const SLOW_FROM: &str = "slowlog-log-slower-than";
@@ -249,7 +251,7 @@ fn all(door: &Door) -> BTreeMap<&'static str, String> {
     let (slow_from_us, slow_max) = door.stats.slow_limits();
     all.extend([(SLOW_FROM, slow_from_us.to_string()), (SLOW_LENGTH, slow_max.to_string())]);
     all.extend(owned(door));
-    all.insert(EVENTS, door.events.text());
+    all.insert(EVENTS, door.notices.events.text());
     all.extend([("databases", DATABASES.to_string()), ("cluster-enabled", "no".to_owned())]);
     all
 }
@@ -325,11 +327,16 @@ fn set(door: &Door, args: &[&[u8]]) -> Done {
             Change::SlowFrom(us) => door.stats.set_slow_from_us(us),
             Change::SlowLength(max) => door.stats.set_slow_max(max),
             Change::Events(flags) => {
-                door.events.set(&door.broker.caches, &flags).map_err(|why| refused(EVENTS.as_bytes(), why))?;
+                door.notices.events.set(&flags).map_err(|why| refused(EVENTS.as_bytes(), why))?;
+                door.notices.update(&door.broker.caches);
             }
             Change::Keep(BUSY, value) => {
                 door.scripts.set_busy_ms(value.parse().unwrap_or_default());
                 door.settings.set.lock().insert(BUSY, value);
+            }
+            Change::Keep(TRACKED, value) => {
+                door.notices.tracking.set_keys_max(value.parse().unwrap_or(usize::MAX));
+                door.settings.set.lock().insert(TRACKED, value);
             }
             Change::Keep(name, value) => {
                 if door.settings.warned.lock().insert(name) {

@@ -124,6 +124,7 @@ fn executable() -> String {
 
 fn clients(door: &Door) -> Lines {
     let clients = door.clients.all();
+    let [tracking_clients, ..] = door.notices.tracking.counts();
     vec![
         line("connected_clients", clients.len()),
         line("cluster_connections", 0),
@@ -134,7 +135,7 @@ fn clients(door: &Door) -> Lines {
         ),
         line("client_recent_max_output_buffer", clients.iter().map(|it| it.outbox.waiting()).max().unwrap_or_default()),
         line("blocked_clients", clients.iter().filter(|client| client.is_blocked()).count()),
-        line("tracking_clients", 0),
+        line("tracking_clients", tracking_clients),
         line("clients_in_timeout_table", 0),
     ]
 }
@@ -276,6 +277,7 @@ fn stats(door: &Door) -> Lines {
     // Deleting a cache also removes its counts.
     let [hits, misses, expired, evicted] = [0, 1, 2, 3].map(|at| keyspace[at].saturating_sub(base.keyspace[at]));
     let kib = |bytes: f64| format!("{:.2}", bytes / 1024.0);
+    let [_, tracked_keys, tracked_items, prefixes] = door.notices.tracking.counts();
     vec![
         line("total_connections_received", totals.connections_opened - base.totals.connections_opened),
         line("total_commands_processed", commands),
@@ -309,9 +311,9 @@ fn stats(door: &Door) -> Lines {
         line("active_defrag_misses", 0),
         line("active_defrag_key_hits", 0),
         line("active_defrag_key_misses", 0),
-        line("tracking_total_keys", 0),
-        line("tracking_total_items", 0),
-        line("tracking_total_prefixes", 0),
+        line("tracking_total_keys", tracked_keys),
+        line("tracking_total_items", tracked_items),
+        line("tracking_total_prefixes", prefixes),
         line("unexpected_error_replies", 0),
         line("total_error_replies", errors),
     ]

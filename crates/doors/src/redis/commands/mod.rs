@@ -28,6 +28,7 @@ mod sorted;
 pub(super) mod streams;
 mod strings;
 mod tools;
+mod tracking;
 pub(super) mod transactions;
 pub(super) mod work;
 

@@ -42,7 +42,6 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("generic", "MIGRATE, DUMP of streams", "DUMP and RESTORE of each other key"),
     ("generic", "WAITAOF, WAIT for replicas", "there are no replicas: WAIT returns 0"),
     ("connection", "SWAPDB", "refused: the numbers of databases are fixed"),
-    ("connection", "CLIENT TRACKING ON", "the near cache of the native client"),
     ("scripting", "SCRIPT DEBUG", "redis.log, which the log of the broker shows at the level debug"),
     (
         "server",

@@ -148,7 +148,7 @@ fn listen(
     let permit = permit(&door.broker, &identity);
     let broker = door.broker.clone();
     let channels = door.channels.clone();
-    let events = door.events.clone();
+    let events = door.notices.events.clone();
     let client = session.client.clone();
     let subscribed = session.subscribed.clone();
     let tenant = session.tenant.clone();

@@ -14,6 +14,7 @@ use net::service::{Peer, Reply, once};
 use net::tls::PeerIdentity;
 
 use super::args::{is, parse_int, parse_small, parse_usize};
+use super::tracking;
 use crate::login;
 use crate::redis::VERSION;
 use crate::redis::access::{Needs, of_client};
@@ -125,6 +126,7 @@ pub(super) fn refuse_swap(_door: &Door, session: &mut Session, _args: &[&[u8]]) 
 fn reset(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
     session.forget_transaction();
     session.unsubscribe_all();
+    session.end_tracking();
     session.is_resp3 = false;
     session.replies = Replies::All;
     session.database = 0;
@@ -133,6 +135,7 @@ fn reset(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, L
         *about = About {
             library: about.library.clone(),
             library_version: about.library_version.clone(),
+            tenant: about.tenant.clone(),
             ..About::default()
         };
     });
@@ -450,25 +453,15 @@ fn client(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
             ok()
         }
         (b"GETREDIR", []) => written(session, |writer| {
-            writer.int(-1);
+            writer.int(tracking::redirect(session));
             Ok(())
         }),
-        (b"TRACKING", [how, options @ ..]) => written(session, |writer| tracking(door, how, options, writer)),
+        (b"TRACKING", [how, options @ ..]) => tracking::track(door, session, how, options),
         (b"TRACKINGINFO", []) => written(session, |writer| {
-            writer.map(3);
-            writer.bulk(b"flags");
-            writer.set(1);
-            writer.bulk(b"off");
-            writer.bulk(b"redirect");
-            writer.int(-1);
-            writer.bulk(b"prefixes");
-            writer.array(0);
+            tracking::info(session, writer);
             Ok(())
         }),
-        (b"CACHING", [_]) => session.fail(&Fail::new(
-            "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode \
-             enabled",
-        )),
+        (b"CACHING", [how]) => tracking::caching(session, how),
         (b"PAUSE", [timeout, mode @ ..]) => written(session, |writer| pause(door, timeout, mode, writer)),
         (b"UNPAUSE", []) => {
             door.pause.end();
@@ -476,33 +469,6 @@ fn client(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
         }
         _ => session.fail(&SYNTAX),
     }
-}
-
-/// Replies to `CLIENT TRACKING`. Nothing is tracked, so there is nothing to turn off.
-fn tracking(door: &Door, how: &[u8], options: &[&[u8]], writer: &mut Writer) -> Done {
-    let mut options = options.iter();
-    while let Some(option) = options.next() {
-        let is_flag = ["BCAST", "OPTIN", "OPTOUT", "NOLOOP"].iter().any(|word| is(option, word));
-        let takes = |word| is(option, word);
-        match if takes("REDIRECT") || takes("PREFIX") { options.next() } else { None } {
-            Some(id) if takes("REDIRECT") => {
-                let id = u64::try_from(parse_int(id)?).ok();
-                let gone = Fail::new("ERR The client ID you want redirect to does not exist");
-                id.and_then(|id| door.clients.get(id)).ok_or(gone)?;
-            }
-            Some(_) => {}
-            None if is_flag => {}
-            None => return Err(SYNTAX),
-        }
-    }
-    if is(how, "ON") {
-        return Err(Fail::new("ERR tracking is not supported: use the native protocol, whose client has a near cache"));
-    }
-    if !is(how, "OFF") {
-        return Err(SYNTAX);
-    }
-    writer.ok();
-    Ok(())
 }
 
 fn pause(door: &Door, timeout: &[u8], mode: &[&[u8]], writer: &mut Writer) -> Done {

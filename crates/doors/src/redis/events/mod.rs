@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use broker::metrics::Exposition;
-use broker::{Answers, Broker, Caches, Identity, Note, NoteListener, Security, Wanted};
+use broker::{Answers, Broker, Identity, Note, Security, Wanted};
 use bytes::Bytes;
 use engine::cache::CacheName;
 use engine::glob::matches;
@@ -47,8 +47,6 @@ pub(super) struct Events {
     /// Messages written to connections.
     messages: AtomicU64,
     slow: AtomicU64,
-    /// Held while notes are switched on and off.
-    switch: Mutex<()>,
 }
 
 /// A subscription whose channel or pattern may match those of events.
@@ -91,23 +89,23 @@ impl Events {
             ears: RwLock::default(),
             messages: AtomicU64::new(0),
             slow: AtomicU64::new(0),
-            switch: Mutex::default(),
         }
     }
 
     /// Sets the published classes of events. Fails with the error of Redis if a letter is unknown.
-    pub(super) fn set(self: &Arc<Self>, caches: &Caches, text: &str) -> Result<(), &'static str> {
+    pub(super) fn set(&self, text: &str) -> Result<(), &'static str> {
         let flags = Flags::parse(text).ok_or(WRONG_FLAGS)?;
-        let _switch = self.switch.lock();
         self.flags.store(flags.number(), Ordering::Relaxed);
-        let wanted = match flags.publishes() {
-            true if flags.has(Class::Missed) => Wanted::Misses,
-            true => Wanted::Changes,
-            false => Wanted::Nothing,
-        };
-        let listener = (wanted != Wanted::Nothing).then(|| self.clone() as Arc<dyn NoteListener>);
-        caches.note(wanted, listener);
         Ok(())
+    }
+
+    /// Returns the notes from which the events are made.
+    pub(super) fn wanted(&self) -> Wanted {
+        match self.flags() {
+            flags if !flags.publishes() => Wanted::Nothing,
+            flags if flags.has(Class::Missed) => Wanted::Misses,
+            _ => Wanted::Changes,
+        }
     }
 
     fn flags(&self) -> Flags {
@@ -225,13 +223,14 @@ impl Ear {
     }
 }
 
-impl NoteListener for Events {
-    fn listen(&self, cache: &CacheName, notes: Vec<Note>) {
-        if self.ears.read().is_empty() {
+impl Events {
+    /// Publishes the events of changes. The keys are locked.
+    pub(super) fn listen(&self, cache: &CacheName, notes: &[Note]) {
+        let flags = self.flags();
+        if !flags.publishes() || self.ears.read().is_empty() {
             return;
         }
-        let flags = self.flags();
-        for note in &notes {
+        for note in notes {
             table::each_event(note, |class, event| {
                 if !flags.has(class) {
                     return;

@@ -408,6 +408,11 @@ impl Stripe {
         self.removed = is_wanted.then(|| self.removed.take().unwrap_or_default());
     }
 
+    /// Returns `true` if expired and evicted entries are collected.
+    pub fn records_removed(&self) -> bool {
+        self.removed.is_some()
+    }
+
     pub fn take_removed(&mut self) -> Vec<Removed> {
         self.removed.as_mut().map(std::mem::take).unwrap_or_default()
     }

@@ -8,4 +8,5 @@ mod held;
 mod scripts;
 pub mod streams;
 mod tools;
+mod tracking;
 mod work;

@@ -1,0 +1,156 @@
+//! `CLIENT TRACKING`: what tracking clients receive when keys that they have read are changed. The rules are those of
+//! "Client-side caching" in the documentation of Redis, and of `tracking.c` of Redis 7.0.
+
+use super::commands::{Redis, server};
+use crate::support::server::{Server, metric};
+
+/// Returns a connection that speaks RESP3.
+fn resp3(server: &Server) -> Redis {
+    let mut redis = Redis::open(server);
+    assert!(redis.call("HELLO 3").contains("redis"));
+    redis
+}
+
+/// Returns the number of a connection.
+fn id_of(redis: &mut Redis) -> String {
+    redis.call("CLIENT ID").trim_start_matches(':').to_owned()
+}
+
+/// Returns the invalidations that a client has received so far.
+fn heard(redis: &mut Redis) -> Vec<String> {
+    redis.ask("PING end");
+    let mut heard = Vec::new();
+    loop {
+        let answer = redis.answer();
+        if answer == "end" || answer == "(pong end)" {
+            return heard;
+        }
+        heard.push(answer);
+    }
+}
+
+const NONE: [&str; 0] = [];
+
+#[tokio::test]
+async fn a_client_is_told_once_about_each_key_that_it_has_read() {
+    let server = server(&[]);
+    let client = server.client("tcp").await;
+    let mut reader = resp3(&server);
+    let mut writer = Redis::open(&server);
+    assert_eq!(reader.call("CLIENT TRACKING ON"), "+OK");
+    assert_eq!((reader.call("GET k"), reader.call("HGETALL h")), ("null".to_owned(), "%()".to_owned()));
+    assert_eq!(metric(&client, "thalweg_redis_tracked_keys").await, 2);
+    assert_eq!((writer.call("SET k 1"), writer.call("SET k 2")), ("+OK".to_owned(), "+OK".to_owned()));
+    assert_eq!(reader.answer(), ">(invalidate (k))");
+    assert_eq!(writer.call("SET other 1"), "+OK");
+    assert_eq!(heard(&mut reader), NONE);
+    // Keys that expire, in a transaction, of a script, and changed through another door.
+    assert_eq!(reader.call("MGET a b c d"), "(null null null null)");
+    assert_eq!((writer.call("MULTI"), writer.call("SET a 1 PX 30"), writer.call("INCR b")).2, "+QUEUED");
+    assert_eq!(writer.call("EXEC"), "(+OK :1)");
+    assert_eq!((reader.answer(), reader.answer()), (">(invalidate (a))".to_owned(), ">(invalidate (b))".to_owned()));
+    assert_eq!(reader.call("EXISTS a"), ":1");
+    assert_eq!(reader.answer(), ">(invalidate (a))");
+    writer.send(&super::commands::request(&[b"EVAL", b"return redis.call('SET', KEYS[1], 1)", b"1", b"c"]));
+    assert_eq!((writer.answer(), reader.answer()), ("+OK".to_owned(), ">(invalidate (c))".to_owned()));
+    client.cache("db0").put("d", "1").await.expect("put");
+    assert_eq!(reader.answer(), ">(invalidate (d))");
+    // Its own changes, after their replies.
+    assert_eq!((reader.call("GET k"), reader.call("SET k 3")), ("2".to_owned(), "+OK".to_owned()));
+    assert_eq!(reader.answer(), ">(invalidate (k))");
+    assert_eq!((reader.call("GET k"), writer.call("FLUSHDB")), ("3".to_owned(), "+OK".to_owned()));
+    assert_eq!(reader.answer(), ">(invalidate null)");
+    assert_eq!(reader.call("CLIENT TRACKING OFF"), "+OK");
+    assert_eq!((reader.call("GET k"), writer.call("SET k 4")), ("null".to_owned(), "+OK".to_owned()));
+    assert_eq!(heard(&mut reader), NONE);
+    assert_eq!(metric(&client, "thalweg_redis_tracking_clients").await, 0);
+}
+
+#[tokio::test]
+async fn clients_choose_what_is_tracked() {
+    let server = server(&[]);
+    let mut reader = resp3(&server);
+    let mut writer = Redis::open(&server);
+    let mut change = |key: &str| assert_eq!(writer.call(&format!("SET {key} v")), "+OK");
+    assert_eq!(reader.call("CLIENT TRACKING ON OPTIN NOLOOP"), "+OK");
+    assert_eq!(reader.call("GET a"), "null");
+    assert_eq!((reader.call("CLIENT CACHING YES"), reader.call("GET b")), ("+OK".to_owned(), "null".to_owned()));
+    assert_eq!(reader.call("GET c"), "null");
+    assert!(reader.call("CLIENT INFO").contains(" flags=t "), "{}", reader.call("CLIENT INFO"));
+    assert_eq!(reader.call("CLIENT GETREDIR"), ":0");
+    assert_eq!(reader.call("CLIENT TRACKINGINFO"), "%(flags ~(on optin noloop) redirect :0 prefixes ())");
+    ["a", "b", "c"].into_iter().for_each(&mut change);
+    assert_eq!(reader.answer(), ">(invalidate (b))");
+    assert_eq!((reader.call("CLIENT CACHING YES"), reader.call("GET b")), ("+OK".to_owned(), "v".to_owned()));
+    assert_eq!(reader.call("SET b 2"), "+OK");
+    assert_eq!(heard(&mut reader), NONE);
+    let refused = "-ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.";
+    assert_eq!(reader.call("CLIENT CACHING NO"), refused);
+    assert_eq!(
+        reader.call("CLIENT TRACKING ON OPTOUT"),
+        "-ERR You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, and then re-enabling it \
+         with a different mode."
+    );
+    assert_eq!(reader.call("CLIENT TRACKING OFF"), "+OK");
+    assert_eq!(reader.call("CLIENT TRACKING ON OPTOUT"), "+OK");
+    assert_eq!((reader.call("CLIENT CACHING NO"), reader.call("GET a")), ("+OK".to_owned(), "v".to_owned()));
+    assert_eq!(reader.call("GET c"), "v");
+    ["a", "c"].into_iter().for_each(&mut change);
+    assert_eq!(reader.answer(), ">(invalidate (c))");
+    assert_eq!(heard(&mut reader), NONE);
+    assert_eq!(reader.call("CLIENT TRACKING OFF"), "+OK");
+    assert_eq!(reader.call("CLIENT TRACKING ON BCAST PREFIX user: PREFIX item:"), "+OK");
+    assert!(reader.call("CLIENT TRACKING ON BCAST PREFIX user:1").starts_with("-ERR Prefix 'user:1' overlaps"));
+    assert!(reader.call("CLIENT INFO").contains(" flags=tB "));
+    ["user:1", "other", "item:1"].into_iter().for_each(&mut change);
+    let both = [reader.answer(), reader.answer()].join(" ");
+    assert!(both == ">(invalidate (user:1)) >(invalidate (item:1))", "{both}");
+    assert_eq!(heard(&mut reader), NONE);
+}
+
+#[tokio::test]
+async fn invalidations_are_redirected_until_their_receiver_has_gone() {
+    let server = server(&[]);
+    let mut reader = resp3(&server);
+    let mut writer = Redis::open(&server);
+    let mut receiver = Redis::open(&server);
+    let id = id_of(&mut receiver);
+    assert_eq!(
+        reader.call("CLIENT TRACKING ON REDIRECT 9999"),
+        "-ERR The client ID you want redirect to does not exist"
+    );
+    assert_eq!(receiver.call("SUBSCRIBE __redis__:invalidate"), "(subscribe __redis__:invalidate :1)");
+    assert_eq!(reader.call(&format!("CLIENT TRACKING ON REDIRECT {id}")), "+OK");
+    assert_eq!(reader.call("CLIENT GETREDIR"), format!(":{id}"));
+    assert_eq!((reader.call("GET k"), writer.call("SET k 1")), ("null".to_owned(), "+OK".to_owned()));
+    assert_eq!(receiver.answer(), "(message __redis__:invalidate (k))");
+    assert_eq!(writer.call("FLUSHALL"), "+OK");
+    assert_eq!(receiver.answer(), "(message __redis__:invalidate nil)");
+    assert_eq!(heard(&mut reader), NONE);
+    assert_eq!(
+        (reader.call("GET k"), writer.call(&format!("CLIENT KILL ID {id}"))),
+        ("null".to_owned(), ":1".to_owned())
+    );
+    assert_eq!(writer.call("SET k 2"), "+OK");
+    assert_eq!(reader.answer(), format!(">(tracking-redir-broken :{id})"));
+    assert!(reader.call("CLIENT INFO").contains(" flags=tR "));
+}
+
+#[tokio::test]
+async fn the_table_of_tracked_keys_is_bounded_by_invalidating_some() {
+    let server = server(&[]);
+    let client = server.client("tcp").await;
+    let mut reader = resp3(&server);
+    assert_eq!(reader.call("CONFIG SET tracking-table-max-keys 10"), "+OK");
+    assert_eq!(reader.call("CLIENT TRACKING ON"), "+OK");
+    for number in 0..100 {
+        reader.ask(&format!("GET k{number}"));
+    }
+    let answers: Vec<String> = (0..190).map(|_| reader.answer()).collect();
+    let mut invalidated: Vec<&String> = answers.iter().filter(|answer| answer.starts_with(">(invalidate (k")).collect();
+    invalidated.sort_unstable();
+    invalidated.dedup();
+    assert_eq!(invalidated.len(), 90);
+    assert_eq!(metric(&client, "thalweg_redis_tracked_keys").await, 10);
+    assert_eq!(metric(&client, "thalweg_redis_tracked_keys_evicted_total").await, 90);
+}
