@@ -413,7 +413,8 @@ def is_certain(command):
     if name in ("HSCAN", "SSCAN", "ZSCAN"):
         # The server decides how many elements one reply has.
         return all(not is_int(arg) or int(arg) <= 0 or int(arg) >= 1000 for arg in after("COUNT"))
-    if name in ("SET", "GETEX") and any(is_int(arg) and 0 < int(arg) < 1_000_000_000 for arg in after("EXAT") + after("PXAT")):
+    is_past = lambda word, now: any(is_int(arg) and 0 < int(arg) < now for arg in after(word))
+    if name in ("SET", "GETEX") and (is_past("EXAT", 1_000_000_000) or is_past("PXAT", 1_000_000_000_000)):
         # The time has passed: the server decides whether such a key is counted before a command reads it.
         return False
     if name in ("SET", "GETEX"):

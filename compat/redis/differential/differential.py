@@ -16,7 +16,7 @@ import sys
 import time
 
 import events
-from commands import FORMS, Commands, is_unsorted, parsed
+from commands import ANY, FORMS, Commands, is_unsorted, parsed
 from resp import ANSWER_SECONDS, NULL, Connection, is_lost, shown
 
 HISTORY_COMMANDS = 2000
@@ -30,6 +30,8 @@ SHORTEN_SECONDS = 60
 # Permitted difference of times to live: the two servers are queried one after the other.
 TTL_SECONDS = 3
 DATABASES = (0, 1)
+# Keys that a client tracks.
+TRACKED = [key.encode("latin-1") for key in ANY]
 PUSHER = 3
 UNBLOCKED = "-", b"UNBLOCKED client unblocked via CLIENT UNBLOCK"
 
@@ -200,7 +202,7 @@ class Judge:
 class Side:
     """Connections to one of the servers: numbered ones, and one for control."""
 
-    def __init__(self, address, protocol):
+    def __init__(self, address, protocol, mode):
         self.address, self.protocol = address, protocol
         self.control = Connection(address)
         self.control.do(b"FLUSHALL")
@@ -210,6 +212,7 @@ class Side:
         self.control.do(b"CONFIG", b"SET", b"hz", b"500")
         self.connections, self.transactions = {}, collections.defaultdict(Transaction)
         self.events = events.Events(address)
+        self.tracker = events.Tracker(address, mode, TRACKED)
         self.marks = 0
 
     def connection(self, number):
@@ -311,7 +314,7 @@ class Side:
 
     def close(self):
         self.control.do(b"CONFIG", b"SET", b"notify-keyspace-events", b"")
-        for connection in [self.control, self.events, *self.connections.values()]:
+        for connection in [self.control, self.events, self.tracker, *self.connections.values()]:
             connection.close()
 
 
@@ -319,8 +322,8 @@ class Run:
     """Run of one history on both servers, which are emptied first. An item is a list of commands of one connection, or
     a scene, which is a tuple of steps: (kind, connection, command)."""
 
-    def __init__(self, addresses, protocol, judge):
-        self.sides = [Side(address, protocol) for address in addresses]
+    def __init__(self, addresses, protocol, judge, mode):
+        self.sides = [Side(address, protocol, mode) for address in addresses]
         self.judge = judge
 
     def differ(self, what, a, b):
@@ -348,18 +351,25 @@ class Run:
         for (at, command), a, b in zip(batch, *(side.essences(0, commands) for side in self.sides)):
             if found := self.differ(line(0, command), a, b):
                 return at, found
-        return (batch[-1][0], found) if (found := self.events()) else None
+        return (batch[-1][0], found) if (found := self.events(commands)) else None
 
     def scene(self, steps):
         for kind, number, command in steps:
             a, b = (side.step(kind, number, command) for side in self.sides)
             if found := self.differ(line(number, command, kind), a, b):
                 return found
-        return self.events()
+        return self.events([command for _, _, command in steps])
 
-    def events(self):
-        found = events.difference(*(side.events.heard() for side in self.sides))
-        return found and Difference(*found)
+    def events(self, commands):
+        if found := events.difference(*(side.events.heard() for side in self.sides)):
+            return Difference(*found)
+        # In Redis, PFCOUNT stores the estimate, which is a change of the key.
+        counted = {word for command in commands if command[:1] and command[0].upper() == b"PFCOUNT" for word in command}
+        told = events.invalidated([side.tracker for side in self.sides], counted)
+        if told[0] != told[1]:
+            replies = [("*", [("$", key) for key in sorted(keys, key=repr)]) for keys in told]
+            return Difference(f"invalidations of a client that tracks {self.sides[0].tracker.mode}", replies)
+        return None
 
     def keys(self):
         dumps = [side.dump() for side in self.sides]
@@ -721,9 +731,9 @@ def lines(item):
     return [line(number, command, kind) for kind, number, command in item]
 
 
-def carried_out(addresses, protocol, judge, items):
+def carried_out(addresses, protocol, judge, items, mode):
     """Runs a history, and returns the items up to the first difference and the difference, or `None`."""
-    run = Run(addresses, protocol, judge)
+    run = Run(addresses, protocol, judge, mode)
     try:
         if found := run.items(items):
             return items[: found[0] + 1], found[1]
@@ -734,14 +744,14 @@ def carried_out(addresses, protocol, judge, items):
         run.close()
 
 
-def tell(addresses, protocol, is_strict, items, difference):
+def tell(addresses, protocol, is_strict, mode, items, difference):
     latest = difference
 
     def fails(some):
         nonlocal latest
         try:
             # Differences that are permitted while shortening are not counted.
-            found = carried_out(addresses, protocol, Judge(is_strict), some)
+            found = carried_out(addresses, protocol, Judge(is_strict), some, mode)
         except OSError:
             # A server that has ended cannot repeat the failure.
             return False
@@ -762,6 +772,7 @@ def compare(addresses, seed, commands, is_strict=False, without=()):
     """Returns `True` if there was no difference. Prints a difference."""
     begin = time.monotonic()
     histories, judge, done, protocol = Histories(seed, without), Judge(is_strict), 0, 2
+    mode = seed
     scripts = 0 if "EVAL" in histories.commands.without else int(commands * SCRIPTS_PART)
     while done < commands + scripts:
         if done < commands:
@@ -769,15 +780,15 @@ def compare(addresses, seed, commands, is_strict=False, without=()):
         else:
             items, count = histories.scripts(min(HISTORY_COMMANDS, commands + scripts - done))
         try:
-            found = carried_out(addresses, protocol, judge, items)
+            found = carried_out(addresses, protocol, judge, items, mode)
         except OSError as error:
             print(f"seed {seed}: a server has disconnected after {done} commands of other histories: {error}")
             return False
         if found:
             print(f"seed {seed}: a difference after {done} commands of other histories")
-            tell(addresses, protocol, is_strict, *found)
+            tell(addresses, protocol, is_strict, mode, *found)
             return False
-        done, protocol = done + count, 5 - protocol
+        done, protocol, mode = done + count, 5 - protocol, mode + 1
     allowed = "".join(f", {name} {count} times" for name, count in judge.allowed.items())
     print(f"no difference: {done} commands, seed {seed}, {time.monotonic() - begin:.1f} s{allowed}")
     return True
