@@ -82,7 +82,7 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          client|kill client|list client|no-evict client|pause client|unblock client|unpause cluster|meet \
          cluster|replicas cluster|reset cluster|slaves config|get config|resetstat config|rewrite config|set \
          debug lastsave latency|doctor latency|graph latency|histogram latency|history latency|latest \
-         latency|reset module|list module|load module|loadex module|unload role slowlog|get slowlog|len \
+         latency|reset module|list module|load module|loadex module|unload monitor role slowlog|get slowlog|len \
          pfdebug pfselftest slowlog|reset",
     ),
     (
@@ -113,7 +113,7 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          hscan hvals info keys latency latency|doctor latency|graph latency|histogram latency|history \
          latency|latest latency|reset lcs lindex linsert lmove lmpop lpos lrange lrem lset ltrim memory \
          memory|doctor memory|malloc-stats memory|purge memory|stats memory|usage module module|list \
-         module|load module|loadex module|unload mset msetnx object object|encoding object|freq object|help \
+         module|load module|loadex module|unload monitor mset msetnx object object|encoding object|freq object|help \
          object|idletime object|refcount pfcount pfmerge psetex psubscribe pubsub pubsub|channels pubsub|numpat \
          pubsub|numsub pubsub|shardchannels pubsub|shardnumsub punsubscribe randomkey rename restore rpoplpush \
          scan script script|debug script|exists script|flush script|kill script|load sdiff sdiffstore set \
@@ -132,7 +132,7 @@ pub(super) const CATEGORIES: [(&str, &str); 21] = [
          client|kill client|list client|no-evict client|pause client|unblock client|unpause cluster|meet \
          cluster|replicas cluster|reset cluster|slaves config|get config|resetstat config|rewrite config|set \
          debug flushall flushdb info keys lastsave latency|doctor latency|graph latency|histogram \
-         latency|history latency|latest latency|reset module|list module|load module|loadex module|unload \
+         latency|history latency|latest latency|reset module|list module|load module|loadex module|unload monitor \
          pfdebug pfselftest restore role slowlog|get slowlog|len slowlog|reset sort sort_ro swapdb",
     ),
     (

@@ -75,6 +75,8 @@ pub(super) struct About {
     pub(super) queued: Option<usize>,
     pub(super) queued_bytes: usize,
     pub(super) is_evicted_never: bool,
+    /// `true` if the client monitors all commands.
+    pub(super) is_monitoring: bool,
     /// Tracking, while it is on.
     pub(super) tracking: Option<TrackingInfo>,
     /// Tenant whose names the client uses.
@@ -104,6 +106,7 @@ impl Default for About {
             queued: None,
             queued_bytes: 0,
             is_evicted_never: false,
+            is_monitoring: false,
             tracking: None,
             tenant: None,
         }
@@ -223,6 +226,7 @@ impl Client {
     fn flags(&self, about: &About) -> String {
         let is_listening = about.channels + about.patterns + about.shard_channels > 0;
         let all = [
+            ('O', about.is_monitoring),
             ('P', is_listening),
             ('x', about.queued.is_some()),
             ('b', self.is_blocked()),

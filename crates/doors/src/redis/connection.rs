@@ -31,6 +31,7 @@ use super::commands::work::{Sliced, Slices};
 use super::databases::lock_or_busy;
 use super::errors::{Done, Fail, LOGGED_OUT};
 use super::events;
+use super::monitors::{Executor, Monitoring, Monitors};
 use super::names::cache_name;
 use super::notices::Notices;
 use super::pause::Pause;
@@ -64,6 +65,7 @@ pub(super) struct Door {
     pub(super) channels: Arc<Channels>,
     pub(super) shard_channels: Arc<ShardChannels>,
     pub(super) notices: Arc<Notices>,
+    pub(super) monitors: Arc<Monitors>,
     pub(super) stats: Arc<Stats>,
     /// Log of refused commands and logins.
     pub(super) refusals: Arc<Refusals>,
@@ -134,6 +136,7 @@ pub(super) struct Session {
     pub(super) tracked: Option<Arc<Tracked>>,
     /// `true` if `CLIENT CACHING` was the last command: it decides whether the next one is tracked.
     pub(super) has_caching: bool,
+    pub(super) monitoring: Option<Monitoring>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -228,6 +231,7 @@ impl Handler<RedisProtocol> for Door {
             notices: self.notices.clone(),
             tracked: None,
             has_caching: false,
+            monitoring: None,
         }
     }
 
@@ -256,10 +260,18 @@ impl Handler<RedisProtocol> for Door {
                 let number = command.number_of(&args);
                 session.client.note(number, up_s);
                 let replying = session.track(command, &args);
+                // A script is shown before its commands, as in Redis.
+                let is_script = matches!(command.does, Does::Script(_));
+                if is_script {
+                    self.show(session, command, &args);
+                }
                 let reply = match session.find_room(command, &args) {
                     Ok(()) => self.serve(session, command, &args),
                     Err(fail) => session.fail(&fail),
                 };
+                if !is_script {
+                    self.show(session, command, &args);
+                }
                 // A transaction or a script that has run can no longer be refused.
                 let reply = session.charged(reply, command.is_write || command.may_write());
                 let reply = replied(replying, reply);
@@ -363,6 +375,14 @@ impl Door {
             return Err(BUSY);
         }
         Ok(command)
+    }
+
+    /// Shows a command to the clients that monitor all commands.
+    #[inline]
+    fn show(&self, session: &Session, command: &Command, args: &[&[u8]]) {
+        if self.monitors.are_any() {
+            self.monitors.show(Executor::Client(&session.client), session.database, command, args);
+        }
     }
 
     /// Counts a command that has begun.

@@ -13,6 +13,7 @@ mod databases;
 mod errors;
 mod events;
 mod long_double;
+mod monitors;
 mod mouth;
 mod names;
 mod notices;
@@ -51,6 +52,7 @@ pub use connection::answers;
 use connection::{DATABASES, Door};
 use events::Events;
 pub use events::check_flags;
+use monitors::Monitors;
 pub use names::place_of;
 use notices::Notices;
 use pause::Pause;
@@ -126,6 +128,9 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
     let tracking = Arc::new(Tracking::new(&broker, clients.clone()));
     let notices = Arc::new(Notices::new(events.clone(), tracking.clone()));
     notices.update(&broker.caches);
+    let monitors = Arc::new(Monitors::new(&broker));
+    let exposed = monitors.clone();
+    broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
     let exposed = tracking;
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
     let exposed = events;
@@ -163,6 +168,7 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
         channels,
         shard_channels,
         notices,
+        monitors,
         stats: stats.clone(),
         refusals,
         changing_acl: Arc::default(),

@@ -54,7 +54,7 @@ const MISSING: &[(&str, &str, &str)] = &[
         "[rules](../guides/coming-from-redis.md#users-and-rules) of whole sets of commands, `thalweg acl`",
     ),
     ("server", "SAVE, BGSAVE, BGREWRITEAOF", "`redis_durable`: acknowledged writes are on disk"),
-    ("server", "MONITOR, MODULE LOAD, SHUTDOWN", "metrics at `/metrics`, signals"),
+    ("server", "MODULE LOAD, SHUTDOWN", "signals"),
     ("server", "LATENCY of events (LATEST, HISTORY, GRAPH)", "SLOWLOG, LATENCY HISTOGRAM"),
     ("cluster", "CLUSTER, READONLY, READWRITE, ASKING", "refused, as by a Redis server without cluster mode"),
     ("replication", "REPLICAOF, PSYNC, FAILOVER", "no replacement yet"),

@@ -127,6 +127,7 @@ fn reset(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, L
     session.forget_transaction();
     session.unsubscribe_all();
     session.end_tracking();
+    session.monitoring = None;
     session.is_resp3 = false;
     session.replies = Replies::All;
     session.database = 0;

@@ -35,6 +35,13 @@ pub(super) const SERVER: &[Command] =
             ..own("MEMORY", -2, Needs::OfPart(of_memory), memory, ("4.0.0", "Returns how memory is used"))
         }
         .of(&[("DOCTOR", 2), ("MALLOC-STATS", 2), ("PURGE", 2), ("STATS", 2), ("USAGE", -3)]),
+        own(
+            "MONITOR",
+            1,
+            Needs::Cluster(Operation::Alter),
+            monitor,
+            ("1.0.0", "Shows the commands of all clients, until RESET"),
+        ),
         own("MODULE", -2, Needs::Cluster(Operation::Describe), module, ("4.0.0", "Returns the loaded modules: none"))
             .of(&[("LIST", 2), ("LOAD", -3), ("LOADEX", -3), ("UNLOAD", 3)]),
         own("SLOWLOG", -2, Needs::OfPart(of_statistics), slow_log, ("2.2.12", "Returns slow commands")).of(&[
@@ -125,6 +132,16 @@ fn write_slow(door: &Door, count: usize, writer: &mut Writer) {
         writer.bulk(entry.address.as_bytes());
         writer.bulk(entry.name.as_bytes());
     }
+}
+
+/// Shows all commands of all clients to this one from now on.
+fn monitor(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
+    if session.monitoring.is_none() {
+        let identity = session.identity.borrow().clone();
+        session.monitoring = Some(door.monitors.add(&session.client, &identity));
+        session.update_info(|about| about.is_monitoring = true);
+    }
+    ok()
 }
 
 fn latency(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {

@@ -17,6 +17,7 @@ use crate::redis::connection::{DATABASES, Door, Later, SPARE_BYTES, Session};
 use crate::redis::databases::lock_or_busy;
 use crate::redis::errors::{Done, Fail};
 use crate::redis::events;
+use crate::redis::monitors::Executor;
 use crate::redis::names::{Tenant, all_databases, cache_name};
 use crate::redis::writer::Writer;
 
@@ -362,6 +363,7 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
 
 /// Counts a command of a transaction that has run.
 fn count(door: &Door, session: &mut Session, (queued, args): (&Queued, &Vec<&[u8]>), answer: &[u8], began: Instant) {
+    door.monitors.show(Executor::Client(&session.client), queued.database, queued.command, args);
     let number = queued.command.number_of(args);
     door.count_now(session, number, args, began);
     if answer.first() == Some(&b'-') {

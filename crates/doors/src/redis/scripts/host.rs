@@ -23,6 +23,7 @@ use crate::redis::commands::transactions::{self, Held};
 use crate::redis::commands::{self, help, keys, sort};
 use crate::redis::connection::{DATABASES, Door};
 use crate::redis::errors::{Done, Fail};
+use crate::redis::monitors::Executor;
 use crate::redis::names::{Tenant, channel_name, topic_of};
 use crate::redis::stats::Tally;
 use crate::redis::writer::Writer;
@@ -127,6 +128,9 @@ impl<'c> Host<'_, 'c> {
         let began = Instant::now();
         let done = self.run(command, args, out);
         self.looked = out.looked;
+        if self.need.is_none() {
+            self.caller.door.monitors.show(Executor::Script, self.database, command, args);
+        }
         let number = command.number_of(args);
         self.tally.record(number, began.elapsed());
         if let Err(fail) = done {

@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 use super::transfer::{self, Sides};
 use super::{Context, Shelf, StreamKeys, failed, others};
+use crate::redis::clients::Client;
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, Does, Named, Scripted};
 use crate::redis::commands::help;
@@ -28,6 +29,7 @@ use crate::redis::connection::{Door, Later, Session, lock};
 use crate::redis::databases::{is_held, lock_if_free, lock_or_busy, open_database};
 use crate::redis::errors::Done;
 use crate::redis::events;
+use crate::redis::monitors::{Executor, Monitors};
 use crate::redis::names::Tenant;
 use crate::redis::scripts::Scripts;
 use crate::redis::scripts::host::{Caller, Need, release};
@@ -58,8 +60,8 @@ struct Step {
     caller: Option<Caller>,
     /// Needs of a script, with which it was begun again.
     needs: Vec<Need>,
-    /// Number of the client's connection.
-    client: u64,
+    client: Arc<Client>,
+    monitors: Arc<Monitors>,
 }
 
 /// Replies of a step, and the writes that must be durable before they are sent.
@@ -198,7 +200,8 @@ fn prepare(
     let caller = has_scripts.then(|| door.caller(session));
     let needs = Vec::new();
     let scripts = door.scripts.clone();
-    let client = session.client.id;
+    let client = session.client.clone();
+    let monitors = door.monitors.clone();
     Ok(Some(Step {
         broker,
         tenant,
@@ -213,6 +216,7 @@ fn prepare(
         caller,
         needs,
         client,
+        monitors,
     }))
 }
 
@@ -263,7 +267,7 @@ impl Step {
                 }
             }
             let mut held = self.lock_all(&caches, named).await?;
-            transactions::act_for(&mut held, self.client);
+            transactions::act_for(&mut held, self.client.id);
             if is_gone || self.streams(&mut held, &queued, &args)? != wanted {
                 continue;
             }
@@ -386,6 +390,9 @@ impl Step {
             let on = self.database(queued.database);
             let command = queued.command;
             let help = help::of(command, args);
+            if !self.is_alone {
+                self.monitors.show(Executor::Client(&self.client), queued.database, command, args);
+            }
             let done = match command.does {
                 _ if help.is_some() => {
                     help::write(&mut out, &help.unwrap_or_default());

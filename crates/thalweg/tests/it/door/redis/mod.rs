@@ -5,6 +5,7 @@ pub mod commands;
 mod events;
 mod functions;
 mod held;
+mod monitor;
 mod scripts;
 pub mod streams;
 mod tools;

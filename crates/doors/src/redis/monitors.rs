@@ -1,0 +1,210 @@
+//! `MONITOR`: clients that receive a line for each command that any client executes.
+//!
+//! The thread that executes a command writes its line to the monitoring connections. One that does not read is
+//! disconnected.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use broker::metrics::Exposition;
+use broker::{Answers, Broker, Clock, Identity, Security};
+use bytes::Bytes;
+use engine::security::{Operation, Resource};
+use parking_lot::RwLock;
+
+use super::categories::commands_of;
+use super::clients::Client;
+use super::command::Command;
+use super::commands;
+use super::mouth::Mouth;
+
+/// Maximum size of a line. The rest of a longer one is left out.
+const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// Commands that no monitor shows, by their numbers: those about the server, as in Redis.
+static HIDDEN: LazyLock<Vec<bool>> = LazyLock::new(|| {
+    let admin: Vec<&str> = commands_of("admin").into_iter().flatten().collect();
+    commands::names().iter().map(|name| admin.contains(&name.as_str())).collect()
+});
+
+/// Monitoring clients.
+pub(super) struct Monitors {
+    /// `true` while there are any: one relaxed read per command is all that they cost otherwise.
+    is_on: AtomicBool,
+    all: RwLock<Vec<Arc<Mouth>>>,
+    security: Arc<Security>,
+    answers: Answers,
+    clock: Clock,
+    slow: AtomicU64,
+}
+
+/// Registration of a monitoring client. Dropping it ends the monitoring.
+pub(super) struct Monitoring {
+    monitors: Arc<Monitors>,
+    mouth: Arc<Mouth>,
+}
+
+impl Drop for Monitoring {
+    fn drop(&mut self) {
+        let mut all = self.monitors.all.write();
+        all.retain(|mouth| !Arc::ptr_eq(mouth, &self.mouth));
+        self.monitors.is_on.store(!all.is_empty(), Ordering::Relaxed);
+    }
+}
+
+/// Who executes a command.
+#[derive(Clone, Copy)]
+pub(super) enum Executor<'a> {
+    Client(&'a Client),
+    Script,
+}
+
+impl Monitors {
+    pub(super) fn new(broker: &Broker) -> Self {
+        Self {
+            is_on: AtomicBool::new(false),
+            all: RwLock::default(),
+            security: broker.security.clone(),
+            answers: broker.answers().clone(),
+            clock: broker.settings().clock,
+            slow: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    pub(super) fn are_any(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Adds a monitoring client. It receives lines once its request is answered.
+    pub(super) fn add(self: &Arc<Self>, client: &Arc<Client>, identity: &Arc<Identity>) -> Monitoring {
+        let mouth = Arc::new(Mouth::new(client.clone(), identity.clone()));
+        self.all.write().push(mouth.clone());
+        self.is_on.store(true, Ordering::Relaxed);
+        let opened = mouth.clone();
+        // A task that this thread spawns runs after the reply is written.
+        tokio::spawn(async move { opened.open() });
+        Monitoring { monitors: self.clone(), mouth }
+    }
+
+    /// Writes a line about a command to all monitoring clients.
+    pub(super) fn show(&self, executor: Executor<'_>, database: usize, command: &Command, args: &[&[u8]]) {
+        if !self.are_any() || HIDDEN.get(command.number_of(args)).is_some_and(|is_hidden| *is_hidden) {
+            return;
+        }
+        let line = Bytes::from(self.line(executor, database, command, args));
+        for mouth in self.all.read().iter() {
+            let may = self.security.is_valid(&mouth.identity)
+                && self.security.allows(&mouth.identity, Operation::Alter, &Resource::CLUSTER);
+            let client = &mouth.client;
+            let has_no_room = !client.outbox.is_empty() && self.answers.is_full(client.ip);
+            if may && !has_no_room && mouth.say(line.clone()) {
+                continue;
+            }
+            if may {
+                tracing::info!(client = client.address, "closed a connection that reads MONITOR slowly");
+                self.slow.fetch_add(1, Ordering::Relaxed);
+            }
+            client.outbox.close();
+        }
+    }
+
+    /// Returns a line as `replicationFeedMonitors` of Redis writes it.
+    fn line(&self, executor: Executor<'_>, database: usize, command: &Command, args: &[&[u8]]) -> Vec<u8> {
+        let now_us = self.clock.now_us();
+        let (s, us) = (now_us / 1_000_000, now_us % 1_000_000);
+        let by = match executor {
+            Executor::Client(client) => &client.address,
+            Executor::Script => "lua",
+        };
+        let mut line = format!("+{s}.{us:06} [{database} {by}]").into_bytes();
+        let secrets = secrets(command, args);
+        for (at, arg) in args.iter().enumerate() {
+            line.push(b' ');
+            if line.len() > LINE_BYTES_MAX {
+                let left: usize = args[at..].iter().map(|arg| arg.len()).sum();
+                line.extend_from_slice(format!("\"... ({left} more bytes)\"").as_bytes());
+                break;
+            }
+            quote(&mut line, if secrets.contains(&at) { b"(redacted)" } else { arg });
+        }
+        line.extend_from_slice(b"\r\n");
+        line
+    }
+
+    pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
+        let count = self.all.read().len() as u64;
+        out.gauge("thalweg_redis_monitors", "Connections of Redis clients that monitor all commands", count)?;
+        let slow = self.slow.load(Ordering::Relaxed);
+        out.counter("thalweg_redis_slow_monitors", "Connections closed because they did not read MONITOR", slow)
+    }
+}
+
+/// Returns the positions of the arguments that are names of users and passwords.
+fn secrets(command: &Command, args: &[&[u8]]) -> std::ops::Range<usize> {
+    match command.name {
+        "AUTH" => 1..args.len(),
+        "HELLO" => {
+            let auth = args.iter().skip(2).position(|word| word.eq_ignore_ascii_case(b"AUTH"));
+            auth.map_or(0..0, |at| at + 3..at + 5)
+        }
+        _ => 0..0,
+    }
+}
+
+/// Writes a text in quotes, as `sdscatrepr` of Redis does. The part beyond the size of a line is left out.
+fn quote(line: &mut Vec<u8>, text: &[u8]) {
+    line.push(b'"');
+    let shown = text.len().min(LINE_BYTES_MAX);
+    for byte in &text[..shown] {
+        match byte {
+            b'\\' | b'"' => line.extend_from_slice(&[b'\\', *byte]),
+            b'\n' => line.extend_from_slice(b"\\n"),
+            b'\r' => line.extend_from_slice(b"\\r"),
+            b'\t' => line.extend_from_slice(b"\\t"),
+            0x07 => line.extend_from_slice(b"\\a"),
+            0x08 => line.extend_from_slice(b"\\b"),
+            b' '..=b'~' => line.push(*byte),
+            byte => line.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
+        }
+    }
+    if shown < text.len() {
+        line.extend_from_slice(format!("... ({} more bytes)", text.len() - shown).as_bytes());
+    }
+    line.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `sdscatrepr` in `sds.c` of Redis 7.0.
+    #[test]
+    fn arguments_are_quoted_as_redis_quotes_them() {
+        let quoted = |text: &[u8]| {
+            let mut line = Vec::new();
+            quote(&mut line, text);
+            String::from_utf8(line).expect("ASCII")
+        };
+        assert_eq!(quoted(b"a \"b\" \\\r\n\t\x07\x08\x00\xff"), r#""a \"b\" \\\r\n\t\a\b\x00\xff""#);
+        let long = quoted(&vec![b'x'; LINE_BYTES_MAX + 5]);
+        assert!(long.ends_with("x... (5 more bytes)\""));
+    }
+
+    #[test]
+    fn passwords_and_commands_about_the_server_are_hidden() {
+        let command = |name: &str| commands::find(name.as_bytes()).expect("a command");
+        let of = |words: &str| {
+            let args: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
+            secrets(command(words.split(' ').next().expect("a word")), &args)
+        };
+        assert_eq!((of("AUTH secret"), of("AUTH ann secret")), (1..2, 1..3));
+        assert_eq!((of("HELLO 3 SETNAME x AUTH ann secret"), of("GET auth")), (5..7, 0..0));
+        let is_hidden = |words: &str| {
+            let args: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
+            HIDDEN[command(words.split(' ').next().expect("a word")).number_of(&args)]
+        };
+        assert!(is_hidden("CONFIG SET x y") && is_hidden("ACL SETUSER ann") && is_hidden("MONITOR"));
+        assert!(!is_hidden("CLIENT ID") && !is_hidden("SET k v"));
+    }
+}

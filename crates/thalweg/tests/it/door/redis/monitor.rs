@@ -1,0 +1,61 @@
+//! `MONITOR`: what a monitoring client receives of the commands of others.
+
+use super::commands::{Redis, request, server};
+use crate::support::server::{metric, until};
+
+/// Returns the next line without its time and the port of the client.
+fn line(monitor: &mut Redis) -> String {
+    let line = monitor.answer();
+    let (time, rest) = line.split_once(" [").unwrap_or_else(|| panic!("no line: {line}"));
+    assert!(time.strip_prefix('+').is_some_and(|time| time.parse::<f64>().is_ok()), "{line}");
+    let (by, command) = rest.split_once("] ").unwrap_or_else(|| panic!("no line: {line}"));
+    format!("[{}] {command}", by.split(':').next().unwrap_or(by))
+}
+
+#[tokio::test]
+async fn a_monitor_shows_what_others_execute_without_their_secrets() {
+    let server = server(&[]);
+    let mut monitor = Redis::open(&server);
+    assert_eq!(monitor.call("MONITOR"), "+OK");
+    let mut redis = Redis::open(&server);
+    redis.send(&request(&[b"SET", b"a key", b"1\r\n\"\xff"]));
+    assert_eq!(redis.answer(), "+OK");
+    assert_eq!(line(&mut monitor), r#"[0 127.0.0.1] "SET" "a key" "1\r\n\"\xff""#);
+    redis.call("AUTH ann secret");
+    assert_eq!(line(&mut monitor), r#"[0 127.0.0.1] "AUTH" "(redacted)" "(redacted)""#);
+    redis.call("HELLO 2 AUTH ann secret");
+    assert_eq!(line(&mut monitor), r#"[0 127.0.0.1] "HELLO" "2" "AUTH" "(redacted)" "(redacted)""#);
+    redis.call("CONFIG GET hz");
+    assert_eq!(redis.call("SELECT 2"), "+OK");
+    assert_eq!(line(&mut monitor), r#"[2 127.0.0.1] "SELECT" "2""#);
+    redis.send(&request(&[b"EVAL", b"return redis.call('INCR', KEYS[1])", b"1", b"n"]));
+    assert_eq!(redis.answer(), ":1");
+    assert_eq!(line(&mut monitor), r#"[2 127.0.0.1] "EVAL" "return redis.call('INCR', KEYS[1])" "1" "n""#);
+    assert_eq!(line(&mut monitor), r#"[2 lua] "INCR" "n""#);
+    for words in ["MULTI", "INCR n", "EXEC"] {
+        redis.call(words);
+    }
+    let lines = [line(&mut monitor), line(&mut monitor), line(&mut monitor)];
+    assert_eq!(lines, ["MULTI", "INCR\" \"n", "EXEC"].map(|words| format!("[2 127.0.0.1] \"{words}\"")));
+    assert!(redis.call("CLIENT LIST").contains(" flags=O "));
+    assert_eq!(monitor.call("RESET"), "+RESET");
+    let client = server.client("tcp").await;
+    assert_eq!(metric(&client, "thalweg_redis_monitors").await, 0);
+    assert_eq!((redis.call("SET a b"), monitor.call("PING")), ("+OK".to_owned(), "+PONG".to_owned()));
+}
+
+#[tokio::test]
+async fn a_monitor_that_does_not_read_is_disconnected() {
+    let server = server(&[]);
+    let client = server.client("tcp").await;
+    let mut monitor = Redis::open(&server);
+    assert_eq!(monitor.call("MONITOR"), "+OK");
+    let mut redis = Redis::open(&server);
+    let value = "v".repeat(60_000);
+    until("the end of the slow monitor", async || {
+        assert_eq!(redis.call(&format!("ECHO {value}")), value);
+        metric(&client, "thalweg_redis_slow_monitors_total").await == 1
+    })
+    .await;
+    until("no monitor", async || metric(&client, "thalweg_redis_monitors").await == 0).await;
+}
