@@ -603,6 +603,7 @@ const SLOW_ARGS: usize = 64;
 #[inline]
 fn finish(stats: &Stats, tally: &Tally, client: &Client, number: usize, args: &[&[u8]], duration: Duration) {
     tally.record(number, duration);
+    stats.note_latency(number, duration);
     // The commands of a transaction are logged, but not the EXEC itself.
     if stats.is_slow(duration) && !args[0].eq_ignore_ascii_case(b"EXEC") {
         stats.note_slow(client, args, duration);

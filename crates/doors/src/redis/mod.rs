@@ -12,6 +12,7 @@ mod connection;
 mod databases;
 mod errors;
 mod events;
+mod latencies;
 mod long_double;
 mod monitors;
 mod mouth;

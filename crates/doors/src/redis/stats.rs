@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::clients::Client;
 use super::commands;
+use super::latencies::Latencies;
 
 /// Number of duration buckets: up to 1.024 us, and twice as long each; the last bucket has all longer ones.
 const BUCKETS: usize = 28;
@@ -80,6 +81,8 @@ pub(super) struct Stats {
     rates: Mutex<Rates>,
     /// Largest sampled memory of the caches, in bytes.
     memory_peak: AtomicU64,
+    /// Samples of long commands, for `LATENCY`.
+    pub(super) latencies: Latencies,
 }
 
 /// Values of the counters, which only grow, at the time of a reset.
@@ -114,6 +117,7 @@ impl Stats {
             slow_max: AtomicUsize::new(128),
             rates: Mutex::default(),
             memory_peak: AtomicU64::new(0),
+            latencies: Latencies::default(),
         }
     }
 }
@@ -304,6 +308,14 @@ impl Stats {
             };
             stats.memory_peak(broker.caches.bytes());
             stats.sample(Instant::now(), stats.totals());
+        }
+    }
+
+    /// Records the duration of a command that took long enough for a sample.
+    #[inline]
+    pub(super) fn note_latency(&self, number: usize, duration: Duration) {
+        if self.latencies.is_sample(duration) {
+            self.latencies.note(number, duration, self.clock.now_ms() / 1000);
         }
     }
 

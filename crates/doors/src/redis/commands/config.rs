@@ -195,6 +195,8 @@ const FIXED: &[&str] = &[
 
 /// Parameter of scripts, which takes effect.
 const BUSY: &str = "busy-reply-threshold";
+/// Parameter of latency events, which takes effect.
+const SAMPLED: &str = "latency-monitor-threshold";
 /// Parameter of tracking, which takes effect.
 const TRACKED: &str = "tracking-table-max-keys";
 /// Parameter of keyspace events, which takes effect.
@@ -333,6 +335,10 @@ fn set(door: &Door, args: &[&[u8]]) -> Done {
             Change::Keep(BUSY, value) => {
                 door.scripts.set_busy_ms(value.parse().unwrap_or_default());
                 door.settings.set.lock().insert(BUSY, value);
+            }
+            Change::Keep(SAMPLED, value) => {
+                door.stats.latencies.set_threshold_ms(value.parse().unwrap_or_default());
+                door.settings.set.lock().insert(SAMPLED, value);
             }
             Change::Keep(TRACKED, value) => {
                 door.notices.tracking.set_keys_max(value.parse().unwrap_or(usize::MAX));

@@ -55,7 +55,6 @@ const MISSING: &[(&str, &str, &str)] = &[
     ),
     ("server", "SAVE, BGSAVE, BGREWRITEAOF", "`redis_durable`: acknowledged writes are on disk"),
     ("server", "MODULE LOAD, SHUTDOWN", "signals"),
-    ("server", "LATENCY of events (LATEST, HISTORY, GRAPH)", "SLOWLOG, LATENCY HISTOGRAM"),
     ("cluster", "CLUSTER, READONLY, READWRITE, ASKING", "refused, as by a Redis server without cluster mode"),
     ("replication", "REPLICAOF, PSYNC, FAILOVER", "no replacement yet"),
 ];

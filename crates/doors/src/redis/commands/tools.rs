@@ -147,16 +147,33 @@ fn monitor(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer,
 fn latency(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     written(session, |writer| {
         match args[1].to_ascii_uppercase().as_slice() {
-            b"LATEST" | b"HISTORY" => writer.array(0),
-            b"RESET" => writer.int(0),
+            b"LATEST" => {
+                let events = door.stats.latencies.all();
+                writer.array(events.len());
+                for (name, series) in events {
+                    let (at_s, ms) = series.samples.back().copied().unwrap_or_default();
+                    writer.array(4);
+                    writer.bulk(name.as_bytes());
+                    [at_s, ms, series.max_ms].iter().for_each(|number| writer.int(*number as i64));
+                }
+            }
+            b"HISTORY" => {
+                let series = door.stats.latencies.of(args[2]).map(|(_, series)| series).unwrap_or_default();
+                writer.array(series.samples.len());
+                for (at_s, ms) in series.samples {
+                    writer.array(2);
+                    writer.int(at_s as i64);
+                    writer.int(ms as i64);
+                }
+            }
+            b"RESET" => writer.len(door.stats.latencies.reset(&args[2..])),
             b"GRAPH" => {
-                return Err(Fail::of_bytes([b"ERR No samples available for event '", args[2], b"'"].concat()));
+                let missing = || Fail::of_bytes([b"ERR No samples available for event '", args[2], b"'"].concat());
+                let (name, series) = door.stats.latencies.of(args[2]).ok_or_else(missing)?;
+                writer.verbatim(&series.graph(name, door.broker.now_ms() / 1000));
             }
             b"HISTOGRAM" => write_histograms(door, &args[2..], writer),
-            _ => writer.verbatim(
-                "Events are not sampled. SLOWLOG GET returns slow commands, LATENCY HISTOGRAM the latencies of each \
-                 command.\n",
-            ),
+            _ => writer.verbatim(&door.stats.latencies.report()),
         }
         Ok(())
     })

@@ -59,3 +59,36 @@ async fn a_monitor_that_does_not_read_is_disconnected() {
     .await;
     until("no monitor", async || metric(&client, "thalweg_redis_monitors").await == 0).await;
 }
+
+#[tokio::test]
+async fn latency_events_are_commands_that_took_longer_than_the_threshold() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    assert_eq!((redis.call("DEBUG SLEEP 0.05"), redis.call("LATENCY LATEST")), ("+OK".to_owned(), "()".to_owned()));
+    assert!(redis.call("LATENCY DOCTOR").starts_with("Latencies are not sampled"));
+    assert_eq!(redis.call("CONFIG SET latency-monitor-threshold 20"), "+OK");
+    assert_eq!((redis.call("SET k v"), redis.call("LATENCY LATEST")), ("+OK".to_owned(), "()".to_owned()));
+    assert_eq!(redis.call("DEBUG SLEEP 0.05"), "+OK");
+    let latest = redis.call("LATENCY LATEST");
+    let numbers: Vec<u64> = latest
+        .trim_start_matches("((command ")
+        .trim_end_matches("))")
+        .split(' ')
+        .map(|number| number.trim_start_matches(':').parse().unwrap_or_else(|_| panic!("{latest}")))
+        .collect();
+    let [at_s, ms, max_ms] = numbers[..] else {
+        panic!("{latest}");
+    };
+    assert!(ms >= 50 && max_ms == ms, "{latest}");
+    assert_eq!(redis.call("LATENCY HISTORY command"), format!("((:{at_s} :{ms}))"));
+    assert_eq!(redis.call("LATENCY HISTORY none"), "()");
+    let graph = redis.call("LATENCY GRAPH command");
+    assert!(graph.starts_with(&format!("command - high {ms} ms, low {ms} ms (all time high {ms} ms)\n---")), "{graph}");
+    assert_eq!(redis.call("LATENCY GRAPH none"), "-ERR No samples available for event 'none'");
+    assert!(redis.call("LATENCY DOCTOR").starts_with("command: 1 seconds"));
+    assert_eq!(
+        (redis.call("LATENCY RESET none"), redis.call("LATENCY RESET command")),
+        (":0".to_owned(), ":1".to_owned())
+    );
+    assert_eq!(redis.call("LATENCY LATEST"), "()");
+}
