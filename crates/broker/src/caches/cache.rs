@@ -163,7 +163,8 @@ impl Cache {
         cache
     }
 
-    /// Makes the stripes collect expired and evicted entries while watchers or notes want them.
+    /// Makes the stripes collect expired and evicted entries while watchers or notes want them. The holder of a stripe
+    /// may wait for the switch, so this waits for no stripe without a limit while it has the switch.
     pub(super) fn record_removed(&self) {
         let _switch = self.changes.switch.lock();
         let is_wanted = self.changes.is_watched() || self.changes.notes.are_wanted();

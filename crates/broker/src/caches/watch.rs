@@ -84,19 +84,21 @@ impl Cache {
     fn follow_from_here(&self) -> Result<u64> {
         self.check_free(None)?;
         let switch = self.changes.switch.lock();
-        if !self.changes.is_watched() {
+        let is_watched = self.changes.is_watched();
+        drop(switch);
+        if !is_watched {
+            // The holder of a stripe may wait for the switch, so all stripes are locked before it.
             let mut locked = self.lock_all_or_busy()?;
+            let _switch = self.changes.switch.lock();
             self.changes.is_watched.store(true, Ordering::Relaxed);
             locked.record_removed(true);
         }
-        drop(switch);
         let log = self.changes.log.lock();
         Ok(log.start + log.changes.len() as u64)
     }
 
     /// Stops recording once no watcher has read the changes for [`AWAY_MAX`].
     pub(super) fn forget_unwatched(&self) {
-        let _switch = self.changes.switch.lock();
         if !self.changes.is_watched() || !self.changes.log.lock().is_unwatched() {
             return;
         }
@@ -104,6 +106,7 @@ impl Cache {
         let Some(mut locked) = self.lock_if_free(None::<std::iter::Empty<&[u8]>>) else {
             return;
         };
+        let _switch = self.changes.switch.lock();
         if self.changes.log.lock().forget_unwatched(&self.changes.total_bytes) {
             self.changes.is_watched.store(false, Ordering::Relaxed);
             locked.record_removed(self.changes.notes.are_wanted());

@@ -266,6 +266,10 @@ impl Locked<'_> {
         match self.cache.stripes[number].0.try_lock_until(until) {
             Some(stripe) => {
                 self.stripes.insert(at, (number, stripe));
+                // Notes may be wanted since this step began: others see the new stripe as unlocked until now.
+                if self.notes.is_none() && self.cache.changes.notes.are_wanted() {
+                    self.notes = Some(Vec::new());
+                }
                 if let Some(bits) = &mut self.announced {
                     *bits |= bit(number);
                     self.cache.held.fetch_or(bit(number), Ordering::AcqRel);

@@ -6,6 +6,9 @@ use engine::cache::structures::Kind;
 use crate::caches::cache::{Cache, Locked};
 use crate::caches::notes::{Cause, Note, What};
 
+/// Maximum number of notes that a step keeps. Those of a step with more are passed on while it runs.
+const NOTES_MAX: usize = 1024;
+
 impl Cache {
     /// Returns `true` if notes about changes are wanted.
     #[inline]
@@ -108,13 +111,27 @@ impl Locked<'_> {
     #[cold]
     fn push_note(&mut self, key: &[u8], what: What) {
         let cause = self.cause;
-        self.gather_removed();
-        if let Some(notes) = &mut self.notes {
-            notes.push(Note { key: key.into(), what, cause });
+        // Another stripe's entries have no order in relation to this key.
+        if self.notes.is_some() && what != What::Flushed {
+            let cache = self.cache;
+            let (stripe, ..) = self.stripe(key);
+            cache.changes.follow(stripe);
+            let mut removed = std::mem::take(&mut stripe.notes);
+            self.notes.iter_mut().for_each(|notes| notes.append(&mut removed));
+        } else {
+            self.gather_removed();
+        }
+        let Some(notes) = &mut self.notes else {
+            return;
+        };
+        notes.push(Note { key: key.into(), what, cause });
+        // The stripes are still locked, so the order of the changes remains.
+        if notes.len() >= NOTES_MAX {
+            self.tell_all_notes();
         }
     }
 
-    /// Takes notes of the entries that expired or were evicted until now.
+    /// Takes notes of the entries of all locked stripes that expired or were evicted until now.
     fn gather_removed(&mut self) {
         let Some(notes) = &mut self.notes else {
             return;
