@@ -141,16 +141,16 @@ pub(super) async fn add(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
         }
         Ok(added) => added,
     };
-    context.report(args[1], "xadd").await;
     match options.trim {
         // A trim must be able to read the new entry.
         Some(Trim { to, is_rough, limit }) => {
             saved.wait().await.map_err(failed)?;
+            context.report(args[1], "xadd").await;
             if locked.trim(to, is_rough, limit).await.map_err(failed)? > 0 {
                 context.report(args[1], "xtrim").await;
             }
         }
-        None => context.settle(saved),
+        None => context.report_saved(args[1], "xadd", saved).await?,
     }
     context.out.bulk(id.to_string().as_bytes());
     Ok(())
@@ -169,9 +169,10 @@ pub(super) async fn del(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     };
     let ids = ids::parse_all(&args[2..])?;
     let (deleted, saved) = locked.delete(&ids).await.map_err(failed)?;
-    context.settle(saved);
     if deleted > 0 {
-        context.report(args[1], "xdel").await;
+        context.report_saved(args[1], "xdel", saved).await?;
+    } else {
+        context.settle(saved);
     }
     context.out.int(deleted as i64);
     Ok(())

@@ -488,6 +488,17 @@ impl<'a> Context<'a> {
             Keyspace::Step(keys, _) => keys.report(key, event),
         }
     }
+
+    /// Reports a change that is readable once it is saved: a client that is told must not read the stream as it was.
+    /// Without listeners, only the reply waits for that.
+    async fn report_saved(&mut self, key: &[u8], event: &'static str, saved: Commit) -> Done {
+        match &self.keys {
+            Keyspace::Alone(cache, _) if cache.is_noted() => saved.wait().await.map_err(failed)?,
+            _ => self.settle(saved),
+        }
+        self.report(key, event).await;
+        Ok(())
+    }
 }
 
 /// Locks the stripe of a key. While a script holds it, the command waits as one does that is not decoded yet, without

@@ -423,6 +423,10 @@ impl Step {
                 }
             }
         }
+        // The end of the step tells of its changes, which must be readable by then.
+        if held.values().any(LockedCache::is_noted) {
+            block_on(save(&mut later));
+        }
         Ok(Stepped { out, commit: finish(held, caches), later })
     }
 
@@ -544,6 +548,15 @@ async fn settle(later: &mut Vec<LocalBoxFuture<'static, Result<()>>>) -> Done {
         later.await.map_err(failed)?;
     }
     Ok(())
+}
+
+/// Waits until all writes are durable, and leaves those that failed.
+async fn save(later: &mut Vec<LocalBoxFuture<'static, Result<()>>>) {
+    for write in std::mem::take(later) {
+        if let Err(error) = write.await {
+            later.push(std::future::ready(Err(error)).boxed_local());
+        }
+    }
 }
 
 /// Completes a future on this thread while stripes are locked. It waits only for other threads, which access the disk.
