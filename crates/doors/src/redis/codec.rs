@@ -13,8 +13,10 @@ use smallvec::SmallVec;
 use super::clients::Clients;
 use super::command::Command;
 use super::commands;
+use super::mouth::Opening;
 use super::pause::Pause;
 use super::scripts::Scripts;
+use super::tracking::Replying;
 use crate::strangers::{self, KAFKA_HEAD_BYTES, Stranger};
 
 /// Maximum number of arguments of one request, including its name.
@@ -110,6 +112,15 @@ pub(super) enum Answer {
     Charged(Bytes),
     /// No reply: the client does not want any, or it is sent as a push.
     Nothing,
+    /// Reply after which messages may be written to the connection.
+    Followed(Box<(Answer, Follow)>),
+}
+
+/// Messages that may be written once a reply is.
+#[derive(Debug)]
+pub(super) enum Follow {
+    Invalidations(#[expect(dead_code, reason = "dropping it lets them follow")] Replying),
+    Subscribed(#[expect(dead_code, reason = "dropping it opens the connection")] Opening),
 }
 
 /// Outcome of parsing the first bytes of the input.
@@ -206,12 +217,7 @@ impl Protocol for RedisProtocol {
     }
 
     fn encode(&self, _codec: &mut Codec, (): (), answer: Answer, out: &mut Out) {
-        match answer {
-            Answer::Fixed(bytes) => out.put(bytes),
-            Answer::Written(bytes) => out.put_vec(bytes),
-            Answer::Charged(bytes) => out.put_shared(bytes),
-            Answer::Nothing => {}
-        }
+        answer.encode(out);
     }
 
     fn encode_fault(&self, codec: &mut Codec, _tag: Option<()>, fault: &Fault, out: &mut Out) {
@@ -270,6 +276,25 @@ impl RedisProtocol {
 }
 
 impl Answer {
+    fn encode(self, out: &mut Out) {
+        match self {
+            Self::Fixed(bytes) => out.put(bytes),
+            Self::Written(bytes) => out.put_vec(bytes),
+            Self::Charged(bytes) => out.put_shared(bytes),
+            Self::Nothing => {}
+            Self::Followed(followed) => {
+                let (answer, follow) = *followed;
+                answer.encode(out);
+                drop(follow);
+            }
+        }
+    }
+
+    /// Returns the reply after which messages may be written.
+    pub(super) fn before(self, follow: Follow) -> Self {
+        Self::Followed(Box::new((self, follow)))
+    }
+
     /// Returns the line of the error, if the reply is an error.
     pub(super) fn error(&self) -> Option<&[u8]> {
         let bytes = match self {
@@ -277,6 +302,7 @@ impl Answer {
             Self::Written(bytes) => bytes.as_slice(),
             Self::Charged(bytes) => bytes,
             Self::Nothing => return None,
+            Self::Followed(followed) => return followed.0.error(),
         };
         (bytes.first() == Some(&b'-')).then_some(bytes)
     }

@@ -39,7 +39,7 @@ use super::refusals::Refusals;
 use super::scripts::{BUSY, Scripts};
 use super::shard_channels::{ShardChannels, ShardListener};
 use super::stats::{Stats, Tally};
-use super::tracking::{Replying, Tracked};
+use super::tracking::Tracked;
 use super::wait::begin_to_wait;
 use super::writer::{ANSWER_BYTES_MAX, NO_ROOM, Writer};
 use crate::redis::command::{Block, Command, Data, Does, Named, Step, bytes_in, wrong_arity};
@@ -137,6 +137,8 @@ pub(super) struct Session {
     /// `true` if `CLIENT CACHING` was the last command: it decides whether the next one is tracked.
     pub(super) has_caching: bool,
     pub(super) monitoring: Option<Monitoring>,
+    /// `true` if the current command runs in slices.
+    pub(super) is_sliced: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -232,6 +234,7 @@ impl Handler<RedisProtocol> for Door {
             tracked: None,
             has_caching: false,
             monitoring: None,
+            is_sliced: false,
         }
     }
 
@@ -248,6 +251,8 @@ impl Handler<RedisProtocol> for Door {
         let is_begun = admitted.is_ok();
         // Messages about channels are not replies: clients that want no replies receive them, too.
         let is_pushed = session.transaction.is_none() && admitted.as_ref().is_ok_and(|it| it.is_about_channels());
+        let mut followed_by = None;
+        session.is_sliced = false;
         let reply = match admitted {
             Ok(command) if session.transaction.is_some() && !command.is_of_transactions() => {
                 let number = command.number_of(&args);
@@ -274,10 +279,7 @@ impl Handler<RedisProtocol> for Door {
                 }
                 // A transaction or a script that has run can no longer be refused.
                 let reply = session.charged(reply, command.is_write || command.may_write());
-                let reply = replied(replying, reply);
-                if session.transaction.is_none() && command.name != "CLIENT" {
-                    session.has_caching = false;
-                }
+                followed_by = replying;
                 self.count(session, number, &args, began, reply)
             }
             Err(fail) if commands::find(args[0]).is_some_and(|command| command.name == "EXEC") => {
@@ -296,7 +298,18 @@ impl Handler<RedisProtocol> for Door {
             let known = commands::find(args[0]).filter(|command| command.has_part(&args));
             session.rejected(known.map(|command| command.number_of(&args)), &reply);
         }
-        if is_pushed { session.answered(reply) } else { session.muted(reply) }
+        // As in Redis, a refused command ends it, too.
+        if session.has_caching
+            && session.transaction.is_none()
+            && commands::find(args[0]).is_none_or(|command| command.name != "CLIENT")
+        {
+            session.has_caching = false;
+        }
+        let reply = if is_pushed { session.answered(reply) } else { session.muted(reply) };
+        match followed_by {
+            Some(replying) => commands::tracking::followed(replying, reply, session.is_sliced),
+            None => reply,
+        }
     }
 
     /// Waits for the end of a pause, and of the scripts that run, before the next request.
@@ -586,16 +599,6 @@ fn may_listen_beside(name: &str) -> bool {
     )
 }
 
-/// Holds invalidations back until a reply that is not written now is written. A blocked client may wait for any time,
-/// so it receives them in the meantime.
-fn replied(replying: Option<Replying>, reply: Reply<Answer, Later>) -> Reply<Answer, Later> {
-    match (replying, reply) {
-        (Some(replying), Reply::Later(later)) => Reply::Later(after(later, move |_| drop(replying))),
-        (Some(replying), Reply::Alone(later)) => Reply::Alone(after(later, move |_| drop(replying))),
-        (_, reply) => reply,
-    }
-}
-
 /// Maximum number of arguments that are kept for the slow log of a command that runs elsewhere. The log shows no more.
 const SLOW_ARGS: usize = 64;
 
@@ -611,14 +614,16 @@ fn finish(stats: &Stats, tally: &Tally, client: &Client, number: usize, args: &[
 }
 
 /// Calls `look` with the reply as soon as it exists.
-fn after(mut later: Later, look: impl FnOnce(&Answer) + 'static) -> Later {
-    use futures_util::StreamExt;
-    let looked = async move {
-        let answer = later.next().await.unwrap_or(Answer::Nothing);
+fn after(later: Later, look: impl FnOnce(&Answer) + 'static) -> Later {
+    mapped(later, move |answer| {
         look(&answer);
         answer
-    };
-    once(looked.boxed_local())
+    })
+}
+
+pub(super) fn mapped(mut later: Later, map: impl FnOnce(Answer) -> Answer + 'static) -> Later {
+    use futures_util::StreamExt;
+    once(async move { map(later.next().await.unwrap_or(Answer::Nothing)) }.boxed_local())
 }
 
 /// Locks the stripes that a command may touch.

@@ -10,13 +10,13 @@ use broker::metrics::Exposition;
 use broker::{Answers, Broker, Clock, Identity, Security};
 use bytes::Bytes;
 use engine::security::{Operation, Resource};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use super::categories::commands_of;
 use super::clients::Client;
 use super::command::Command;
 use super::commands;
-use super::mouth::Mouth;
+use super::mouth::{Mouth, Opening};
 
 /// Maximum size of a line. The rest of a longer one is left out.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -31,23 +31,43 @@ static HIDDEN: LazyLock<Vec<bool>> = LazyLock::new(|| {
 pub(super) struct Monitors {
     /// `true` while there are any: one relaxed read per command is all that they cost otherwise.
     is_on: AtomicBool,
-    all: RwLock<Vec<Arc<Mouth>>>,
+    all: RwLock<Vec<Arc<Eye>>>,
     security: Arc<Security>,
     answers: Answers,
     clock: Clock,
     slow: AtomicU64,
 }
 
+/// A monitoring client.
+pub(super) struct Eye {
+    mouth: Arc<Mouth>,
+    /// Identity with which the client has logged in last.
+    identity: Mutex<Arc<Identity>>,
+}
+
+impl Eye {
+    /// Continues on behalf of another identity, after the client has logged in again.
+    pub(super) fn act_as(&self, identity: Arc<Identity>) {
+        *self.identity.lock() = identity;
+    }
+}
+
 /// Registration of a monitoring client. Dropping it ends the monitoring.
 pub(super) struct Monitoring {
     monitors: Arc<Monitors>,
-    mouth: Arc<Mouth>,
+    eye: Arc<Eye>,
+}
+
+impl Monitoring {
+    pub(super) fn eye(&self) -> &Arc<Eye> {
+        &self.eye
+    }
 }
 
 impl Drop for Monitoring {
     fn drop(&mut self) {
         let mut all = self.monitors.all.write();
-        all.retain(|mouth| !Arc::ptr_eq(mouth, &self.mouth));
+        all.retain(|eye| !Arc::ptr_eq(eye, &self.eye));
         self.monitors.is_on.store(!all.is_empty(), Ordering::Relaxed);
     }
 }
@@ -76,15 +96,13 @@ impl Monitors {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Adds a monitoring client. It receives lines once its request is answered.
-    pub(super) fn add(self: &Arc<Self>, client: &Arc<Client>, identity: &Arc<Identity>) -> Monitoring {
+    /// Adds a monitoring client. It receives lines once its request is answered, and the second result is dropped.
+    pub(super) fn add(self: &Arc<Self>, client: &Arc<Client>, identity: &Arc<Identity>) -> (Monitoring, Opening) {
         let mouth = Arc::new(Mouth::new(client.clone(), identity.clone()));
-        self.all.write().push(mouth.clone());
+        let eye = Arc::new(Eye { mouth: mouth.clone(), identity: Mutex::new(identity.clone()) });
+        self.all.write().push(eye.clone());
         self.is_on.store(true, Ordering::Relaxed);
-        let opened = mouth.clone();
-        // A task that this thread spawns runs after the reply is written.
-        tokio::spawn(async move { opened.open() });
-        Monitoring { monitors: self.clone(), mouth }
+        (Monitoring { monitors: self.clone(), eye }, Opening(vec![mouth]))
     }
 
     /// Writes a line about a command to all monitoring clients.
@@ -93,9 +111,11 @@ impl Monitors {
             return;
         }
         let line = Bytes::from(self.line(executor, database, command, args));
-        for mouth in self.all.read().iter() {
-            let may = self.security.is_valid(&mouth.identity)
-                && self.security.allows(&mouth.identity, Operation::Alter, &Resource::CLUSTER);
+        for eye in self.all.read().iter() {
+            let mouth = &eye.mouth;
+            let identity = eye.identity.lock().clone();
+            let may = self.security.is_valid(&identity)
+                && self.security.allows(&identity, Operation::Alter, &Resource::CLUSTER);
             let client = &mouth.client;
             let has_no_room = !client.outbox.is_empty() && self.answers.is_full(client.ip);
             if may && !has_no_room && mouth.say(line.clone()) {
@@ -140,13 +160,13 @@ impl Monitors {
     }
 }
 
-/// Returns the positions of the arguments that are names of users and passwords.
+/// Returns the positions of the arguments that may be names of users and passwords: a wrong `HELLO` has them anywhere.
 fn secrets(command: &Command, args: &[&[u8]]) -> std::ops::Range<usize> {
     match command.name {
         "AUTH" => 1..args.len(),
         "HELLO" => {
             let auth = args.iter().skip(2).position(|word| word.eq_ignore_ascii_case(b"AUTH"));
-            auth.map_or(0..0, |at| at + 3..at + 5)
+            auth.map_or(0..0, |at| (at + 3).min(args.len())..args.len())
         }
         _ => 0..0,
     }
@@ -200,6 +220,8 @@ mod tests {
         };
         assert_eq!((of("AUTH secret"), of("AUTH ann secret")), (1..2, 1..3));
         assert_eq!((of("HELLO 3 SETNAME x AUTH ann secret"), of("GET auth")), (5..7, 0..0));
+        assert_eq!(of("HELLO 3 SETNAME AUTH AUTH ann secret"), 4..7);
+        assert_eq!((of("HELLO 3 AUTH AUTH ann secret"), of("HELLO 3 AUTH")), (3..6, 3..3));
         let is_hidden = |words: &str| {
             let args: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
             HIDDEN[command(words.split(' ').next().expect("a word")).number_of(&args)]

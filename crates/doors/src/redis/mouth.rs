@@ -1,6 +1,7 @@
 //! Connections to which other threads write messages that the broker does not keep: those of shard channels, and of
 //! keyspace events.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,6 +9,7 @@ use broker::{Identity, Security};
 use bytes::Bytes;
 use engine::security::{Operation, Resource, ResourceKind};
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 
 use super::clients::Client;
 
@@ -20,22 +22,43 @@ pub(super) struct Mouth {
     pub(super) identity: Arc<Identity>,
     /// Generation of the permissions in which the client was last permitted to read the channel.
     permitted_in: AtomicU64,
-    /// Messages from before the subscription was confirmed; `None` after the confirmation.
-    early: Mutex<Option<Vec<Bytes>>>,
+    /// Messages from before the subscription was confirmed, and their bytes; `None` after the confirmation.
+    early: Mutex<Option<(Vec<Bytes>, usize)>>,
+}
+
+/// Subscriptions whose confirmation is not written yet. Dropping it when it is lets their messages follow.
+pub(super) struct Opening(pub(super) Vec<Arc<Mouth>>);
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Opening").field(&self.0.len()).finish()
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        let mouths = std::mem::take(&mut self.0);
+        // A task that this thread spawns runs after the turn, which writes the confirmation. Without a runtime, the
+        // server has ended.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { mouths.iter().for_each(|mouth| mouth.open()) });
+        }
+    }
 }
 
 impl Mouth {
     pub(super) fn new(client: Arc<Client>, identity: Arc<Identity>) -> Self {
-        Self { client, identity, permitted_in: AtomicU64::new(0), early: Mutex::new(Some(Vec::new())) }
+        Self { client, identity, permitted_in: AtomicU64::new(0), early: Mutex::new(Some((Vec::new(), 0))) }
     }
 
     /// Writes a message and returns `true` if the connection keeps up.
     pub(super) fn say(&self, message: Bytes) -> bool {
         let mut early = self.early.lock();
         let waiting = match &mut *early {
-            Some(early) => {
+            Some((early, bytes)) => {
+                *bytes += message.len();
                 early.push(message);
-                early.iter().map(Bytes::len).sum::<usize>()
+                *bytes
             }
             None => {
                 self.client.outbox.push([message]);
@@ -69,7 +92,7 @@ impl Mouth {
     pub(super) fn open(&self) {
         // Held during the write, so that a later message is not written before.
         let mut early = self.early.lock();
-        let messages = early.take().unwrap_or_default();
+        let (messages, _) = early.take().unwrap_or_default();
         if !messages.is_empty() {
             self.client.outbox.push(messages);
             self.client.outbox.flush();

@@ -1,6 +1,7 @@
 //! Maps the names of channels and streams to topic names, which have a smaller alphabet, and the numbers of databases
 //! to the names of caches. The names of a tenant get its prefix here, and lose it.
 
+use engine::cache::CacheName;
 use engine::limits::TOPIC_NAME_BYTES_MAX;
 use engine::security::TenantName;
 use engine::{Result, TopicName};
@@ -28,6 +29,16 @@ pub(super) fn prefix(tenant: Tenant<'_>) -> &str {
 /// Returns the name of the cache that is a database of a tenant.
 pub(super) fn cache_name(tenant: Tenant<'_>, database: usize) -> String {
     format!("{}db{database}", prefix(tenant))
+}
+
+/// Returns the prefix of the tenant that has a cache as its database, and the number of the database; `None` for any
+/// other cache.
+pub(super) fn database_of(cache: &CacheName) -> Option<(&str, usize)> {
+    let name = cache.as_str();
+    let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+    let (rest, number) = name.split_at(name.len() - digits);
+    let number = (0..DATABASES).find(|database| number == database.to_string())?;
+    Some((rest.strip_suffix("db")?, number))
 }
 
 /// Returns the names of all databases of a tenant, for the audit.
@@ -168,6 +179,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn only_caches_with_the_names_of_databases_are_databases() {
+        let of = |name: &str| {
+            let cache = CacheName::parse(name).expect("a name");
+            database_of(&cache).map(|(prefix, number)| (prefix.to_owned(), number))
+        };
+        assert_eq!(of("db0"), Some((String::new(), 0)));
+        assert_eq!(of("acme.db15"), Some(("acme.".to_owned(), 15)));
+        assert_eq!([of("db16"), of("db007"), of("db00"), of("db"), of("acme.db99"), of("7")], [const { None }; 6]);
+    }
 
     #[test]
     fn plain_names_stay_as_they_are() {

@@ -45,6 +45,13 @@ impl Session {
             Reply::Last(Answer::Written(bytes)) if bytes.len() > FREE_BYTES => {
                 Reply::Last(charge(answers, address, bytes, is_write, writer))
             }
+            Reply::Now(Answer::Followed(followed)) => {
+                let (answer, follow) = *followed;
+                match self.charged(Reply::Now(answer), is_write) {
+                    Reply::Now(answer) => Reply::Now(answer.before(follow)),
+                    reply => reply,
+                }
+            }
             Reply::Alone(later) => Reply::Alone(charge_later(answers.clone(), address, later, is_write, writer)),
             Reply::Blocked(later) => Reply::Blocked(charge_later(answers.clone(), address, later, is_write, writer)),
             // A reply that waits until its change is durable was charged before.
@@ -85,6 +92,12 @@ fn charge_later(answers: Answers, address: Option<IpAddr>, mut later: Later, is_
     let charged = async move {
         match later.next().await.unwrap_or(Answer::Nothing) {
             Answer::Written(bytes) if bytes.len() > FREE_BYTES => charge(&answers, address, bytes, is_write, is_resp3),
+            Answer::Followed(followed) => match *followed {
+                (Answer::Written(bytes), follow) if bytes.len() > FREE_BYTES => {
+                    charge(&answers, address, bytes, is_write, is_resp3).before(follow)
+                }
+                (answer, follow) => answer.before(follow),
+            },
             answer => answer,
         }
     };

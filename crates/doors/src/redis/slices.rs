@@ -38,6 +38,7 @@ impl Door {
         let ending = Rc::new(Notify::new());
         let mut ended = session.writer();
         session.ending = Some(ending.clone());
+        session.is_sliced = true;
         let work = async move {
             let done = match sliced {
                 Sliced::Combine(combination) => {

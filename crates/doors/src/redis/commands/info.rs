@@ -124,7 +124,7 @@ fn executable() -> String {
 
 fn clients(door: &Door) -> Lines {
     let clients = door.clients.all();
-    let [tracking_clients, ..] = door.notices.tracking.counts();
+    let [tracking_clients, _, _] = door.notices.tracking.counts();
     vec![
         line("connected_clients", clients.len()),
         line("cluster_connections", 0),
@@ -277,7 +277,8 @@ fn stats(door: &Door) -> Lines {
     // Deleting a cache also removes its counts.
     let [hits, misses, expired, evicted] = [0, 1, 2, 3].map(|at| keyspace[at].saturating_sub(base.keyspace[at]));
     let kib = |bytes: f64| format!("{:.2}", bytes / 1024.0);
-    let [_, tracked_keys, tracked_items, prefixes] = door.notices.tracking.counts();
+    let [_, tracked_keys, tracked_items] = door.notices.tracking.counts();
+    let prefixes = door.notices.tracking.prefixes();
     vec![
         line("total_connections_received", totals.connections_opened - base.totals.connections_opened),
         line("total_commands_processed", commands),

@@ -28,7 +28,7 @@ mod sorted;
 pub(super) mod streams;
 mod strings;
 mod tools;
-mod tracking;
+pub(super) mod tracking;
 pub(super) mod transactions;
 pub(super) mod work;
 

@@ -14,11 +14,12 @@ use super::session::{now, written};
 use crate::redis::access::{Needs, permit};
 use crate::redis::channels::{Heard, Listener, Ready, Subscribed};
 use crate::redis::clients::About;
-use crate::redis::codec::Answer;
+use crate::redis::codec::{Answer, Follow};
 use crate::redis::command::{Command, own, wrong_part};
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail};
 use crate::redis::events::Registered;
+use crate::redis::mouth::Opening;
 use crate::redis::names::{channel_name, topic_of};
 use crate::redis::writer::Writer;
 
@@ -155,7 +156,7 @@ fn listen(
     let names: Vec<Vec<u8>> = args[1..].iter().map(|name| name.to_vec()).collect();
     let mut work = async move {
         let mut ready = Vec::new();
-        let mut openers = Vec::new();
+        let mut mouths = Vec::new();
         for name in names {
             let (is_new, count) = {
                 let mut subscribed = subscribed.borrow_mut();
@@ -182,7 +183,7 @@ fn listen(
                 };
                 match listening.await {
                     Ok((listener, is_ready)) => {
-                        openers.extend(listener.events.as_ref().map(Registered::opener));
+                        mouths.extend(listener.events.as_ref().map(Registered::mouth));
                         listeners(&mut subscribed.borrow_mut()).insert(name.clone(), listener);
                         ready.push(is_ready);
                     }
@@ -196,9 +197,8 @@ fn listen(
         }
         subscribed.borrow().update_info(&mut client.about.lock());
         ready.into_iter().for_each(Ready::begin);
-        // A task that this thread spawns runs after the confirmation is written.
-        openers.into_iter().for_each(|open| drop(tokio::spawn(async move { open() })));
-        Answer::Written(writer.bytes)
+        let answer = Answer::Written(writer.bytes);
+        if mouths.is_empty() { answer } else { answer.before(Follow::Subscribed(Opening(mouths))) }
     }
     .boxed_local();
     // Only a pattern that matches many topics has to wait.

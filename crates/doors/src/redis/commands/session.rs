@@ -256,6 +256,8 @@ fn log_in(
     let client = session.client.clone();
     let identity = session.identity.clone();
     let hold = session.hold.clone();
+    let tracked = session.tracked.clone();
+    let eye = session.monitoring.as_ref().map(|monitoring| monitoring.eye().clone());
     let mut writer = session.writer();
     let is_required = door.is_login_required;
     let source = source_of(&session.client);
@@ -295,7 +297,10 @@ fn log_in(
                 Ok(Ok(logged_in)) => {
                     client.about.lock().user = logged_in.user().to_string();
                     broker::act_as(logged_in.user());
-                    identity.replace(Arc::new(logged_in));
+                    let logged_in = Arc::new(logged_in);
+                    tracked.iter().for_each(|tracked| tracked.act_as(logged_in.clone()));
+                    eye.iter().for_each(|eye| eye.act_as(logged_in.clone()));
+                    identity.replace(logged_in);
                     peer.is_known.set(true);
                     if is_required {
                         login.replace(Login::Done);

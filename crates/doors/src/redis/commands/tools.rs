@@ -9,7 +9,7 @@ use super::args::{is, parse_int};
 use super::info::{Memory, human};
 use super::session::{now, ok, written};
 use crate::redis::access::{Needs, of_memory, of_statistics};
-use crate::redis::codec::Answer;
+use crate::redis::codec::{Answer, Follow};
 use crate::redis::command::{Command, Keys, Named, own, wrong_part};
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::databases::lock_or_busy;
@@ -138,8 +138,10 @@ fn write_slow(door: &Door, count: usize, writer: &mut Writer) {
 fn monitor(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
     if session.monitoring.is_none() {
         let identity = session.identity.borrow().clone();
-        session.monitoring = Some(door.monitors.add(&session.client, &identity));
+        let (monitoring, opening) = door.monitors.add(&session.client, &identity);
+        session.monitoring = Some(monitoring);
         session.update_info(|about| about.is_monitoring = true);
+        return Reply::Now(Answer::Fixed(b"+OK\r\n").before(Follow::Subscribed(opening)));
     }
     ok()
 }

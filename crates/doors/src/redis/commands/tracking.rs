@@ -6,15 +6,17 @@ use super::args::{is, parse_int};
 use super::session::ok;
 use super::sort;
 use crate::redis::clients::TrackingInfo;
-use crate::redis::codec::Answer;
+use crate::redis::codec::{Answer, Follow};
 use crate::redis::command::{Command, Does, Named};
-use crate::redis::connection::{Door, Later, Session};
+use crate::redis::connection::{Door, Later, Session, mapped};
 use crate::redis::errors::{Done, Fail, SYNTAX, fixed};
 use crate::redis::tracking::{Options, Replying, is_same_tenant};
 use crate::redis::writer::Writer;
 
 /// Maximum number of prefixes of one client.
 const PREFIXES_MAX: usize = 1024;
+/// Maximum number of bytes of all prefixes of one client.
+const PREFIXES_BYTES_MAX: usize = 64 << 10;
 
 const NO_BROADCAST: Fail = fixed("ERR PREFIX option requires BCAST mode to be enabled");
 const OTHER_BROADCAST: Fail = fixed(
@@ -50,22 +52,28 @@ fn change(door: &Door, session: &mut Session, how: &[u8], options: &[&[u8]]) -> 
     if !is(how, "ON") {
         return Err(SYNTAX);
     }
-    let before = session.tracked.as_ref().map(|tracked| tracked.options.clone());
-    check(&options, before.as_ref())?;
+    let before = session.tracked.as_ref().map(|tracked| tracked.options());
+    check(&options, before.as_deref())?;
     if options.is_broadcast {
         if options.prefixes.is_empty() {
             options.prefixes.push(Vec::new());
         }
-        options.prefixes.extend(before.into_iter().flat_map(|before| before.prefixes));
+        options.prefixes.extend(before.iter().flat_map(|before| before.prefixes.iter().cloned()));
         options.prefixes.sort_unstable();
         options.prefixes.dedup();
-        if options.prefixes.len() > PREFIXES_MAX {
-            return Err(Fail::new(format!("ERR a client tracks at most {PREFIXES_MAX} prefixes: use shorter ones")));
-        }
     }
-    let identity = session.identity.borrow().clone();
     let (is_broadcast, redirect) = (options.is_broadcast, options.redirect);
-    let tracked = door.notices.tracking.begin(&session.client, identity, session.tenant(), options);
+    let tracked = match &session.tracked {
+        // What is queued for the client remains queued.
+        Some(tracked) => {
+            tracked.set(options);
+            tracked.clone()
+        }
+        None => {
+            let identity = session.identity.borrow().clone();
+            door.notices.tracking.begin(&session.client, identity, session.tenant(), options)
+        }
+    };
     let is_broken = tracked.broken().clone();
     session.update_info(|about| about.tracking = Some(TrackingInfo { is_broadcast, redirect, is_broken }));
     session.tracked = Some(tracked);
@@ -73,8 +81,38 @@ fn change(door: &Door, session: &mut Session, how: &[u8], options: &[&[u8]]) -> 
     Ok(())
 }
 
+/// Prefixes that a client may still add.
+struct Room {
+    prefixes: usize,
+    bytes: usize,
+}
+
+impl Room {
+    fn new(before: &[Vec<u8>]) -> Self {
+        let bytes: usize = before.iter().map(Vec::len).sum();
+        Self { prefixes: PREFIXES_MAX.saturating_sub(before.len()), bytes: PREFIXES_BYTES_MAX.saturating_sub(bytes) }
+    }
+
+    fn take(&mut self, prefix: &[u8]) -> Done {
+        match (self.prefixes.checked_sub(1), self.bytes.checked_sub(prefix.len())) {
+            (Some(prefixes), Some(bytes)) => {
+                *self = Self { prefixes, bytes };
+                Ok(())
+            }
+            _ => Err(Fail::new(format!(
+                "ERR a client tracks at most {PREFIXES_MAX} prefixes of {PREFIXES_BYTES_MAX} bytes together: use \
+                 shorter ones"
+            ))),
+        }
+    }
+}
+
 fn parse(door: &Door, session: &Session, words: &[&[u8]]) -> Done<Options> {
     let mut options = Options::default();
+    // Prefixes are compared with each other, so they are counted before.
+    let before = session.tracked.as_ref().map(|tracked| tracked.options());
+    let before = before.as_ref().map_or(&[][..], |before| &before.prefixes);
+    let mut room = Room::new(before);
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match *word {
@@ -91,7 +129,11 @@ fn parse(door: &Door, session: &Session, words: &[&[u8]]) -> Done<Options> {
             word if is(word, "OPTIN") => options.opts_in = true,
             word if is(word, "OPTOUT") => options.opts_out = true,
             word if is(word, "NOLOOP") => options.skips_own = true,
-            word if is(word, "PREFIX") => options.prefixes.push(words.next().ok_or(SYNTAX)?.to_vec()),
+            word if is(word, "PREFIX") => {
+                let prefix = words.next().ok_or(SYNTAX)?;
+                room.take(prefix)?;
+                options.prefixes.push(prefix.to_vec());
+            }
             _ => return Err(SYNTAX),
         }
     }
@@ -145,8 +187,8 @@ pub(super) fn caching(session: &mut Session, how: &[u8]) -> Reply<Answer, Later>
         return session.fail(&NOT_TRACKING);
     };
     let fail = match how {
-        how if is(how, "YES") => (!tracked.options.opts_in).then_some(NOT_OPTIN),
-        how if is(how, "NO") => (!tracked.options.opts_out).then_some(NOT_OPTOUT),
+        how if is(how, "YES") => (!tracked.options().opts_in).then_some(NOT_OPTIN),
+        how if is(how, "NO") => (!tracked.options().opts_out).then_some(NOT_OPTOUT),
         _ => Some(SYNTAX),
     };
     match fail {
@@ -160,18 +202,17 @@ pub(super) fn caching(session: &mut Session, how: &[u8]) -> Reply<Answer, Later>
 
 /// Returns the connection that receives the invalidations: 0 for the client's own, -1 without tracking.
 pub(super) fn redirect(session: &Session) -> i64 {
-    session.tracked.as_ref().map_or(-1, |tracked| tracked.options.redirect as i64)
+    session.tracked.as_ref().map_or(-1, |tracked| tracked.options().redirect as i64)
 }
 
 /// Writes the state of tracking.
 pub(super) fn info(session: &Session, writer: &mut Writer) {
     let mut flags = Vec::new();
-    let mut prefixes: &[Vec<u8>] = &[];
+    let options = session.tracked.as_ref().map(|tracked| tracked.options()).unwrap_or_default();
+    let prefixes = &options.prefixes;
     match &session.tracked {
         None => flags.push("off"),
         Some(tracked) => {
-            let options = &tracked.options;
-            prefixes = &options.prefixes;
             let all = [
                 ("on", true),
                 ("bcast", options.is_broadcast),
@@ -196,6 +237,25 @@ pub(super) fn info(session: &Session, writer: &mut Writer) {
     prefixes.iter().for_each(|prefix| writer.bulk(prefix));
 }
 
+/// Holds invalidations back until a reply is written. A blocked client may wait for any time, so it receives them in
+/// the meantime.
+pub(in crate::redis) fn followed(
+    replying: Replying,
+    reply: Reply<Answer, Later>,
+    is_sliced: bool,
+) -> Reply<Answer, Later> {
+    let follow = move |answer: Answer| answer.before(Follow::Invalidations(replying));
+    match reply {
+        Reply::Now(answer) => Reply::Now(follow(answer)),
+        Reply::Last(answer) => Reply::Last(follow(answer)),
+        Reply::Later(later) => Reply::Later(mapped(later, follow)),
+        Reply::Alone(later) => Reply::Alone(mapped(later, follow)),
+        // It has read its data already.
+        Reply::Blocked(later) if is_sliced => Reply::Blocked(mapped(later, follow)),
+        Reply::Blocked(later) => Reply::Blocked(later),
+    }
+}
+
 impl Session {
     /// Remembers the keys that a command is about to read, if the client tracks them. Until the result is dropped, the
     /// client receives no invalidations.
@@ -209,7 +269,7 @@ impl Session {
     fn track_command(&self, command: &'static Command, args: &[&[u8]]) -> Option<Replying> {
         let tracked = self.tracked.as_ref()?;
         let replying = tracked.reply();
-        let options = &tracked.options;
+        let options = tracked.options();
         let is_wanted = if options.opts_in { self.has_caching } else { !(options.opts_out && self.has_caching) };
         if options.is_broadcast || !is_wanted {
             return Some(replying);
@@ -239,12 +299,12 @@ impl Session {
     }
 
     pub(in crate::redis) fn end_tracking(&mut self) {
-        if self.tracked.take().is_none() {
+        let Some(tracked) = self.tracked.take() else {
             return;
-        }
+        };
         self.has_caching = false;
         self.update_info(|about| about.tracking = None);
-        self.notices.tracking.end(self.client.id);
+        self.notices.tracking.end(&tracked);
         if !self.notices.tracking.is_on() {
             self.notices.update(&self.caches);
         }

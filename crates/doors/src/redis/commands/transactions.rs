@@ -112,9 +112,10 @@ impl Command {
         !matches!(self.name, "DEBUG")
     }
 
-    /// Returns `true` if the command reads whole databases. It runs after the locks of the transaction are released.
+    /// Returns `true` if the command visits stripes of its own: it reads whole databases, or switches notes on and off
+    /// (`CLIENT TRACKING`). It runs after the locks of the transaction are released, as it would wait for them.
     fn is_done_last(&self) -> bool {
-        matches!(self.name, "INFO" | "CONFIG" | "MEMORY")
+        matches!(self.name, "INFO" | "CONFIG" | "MEMORY" | "CLIENT")
     }
 }
 
@@ -380,6 +381,9 @@ pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: 
     if queued.command.name == "SSUBSCRIBE" {
         return writer.error(&Fail::new("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client"));
     }
+    if queued.command.name == "MONITOR" {
+        return writer.error(&Fail::new("ERR MONITOR isn't allowed for DENY BLOCKING client"));
+    }
     // PSUBSCRIBE waits for its turn to visit the topics, and a transaction does not wait.
     if queued.command.name == "PSUBSCRIBE" && door.broker.joins_in_slices() {
         return writer.error(&Fail::new(
@@ -387,7 +391,14 @@ pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: 
              transaction",
         ));
     }
-    match run(door, session, args) {
+    let (reply, _follow) = match run(door, session, args) {
+        Reply::Now(Answer::Followed(followed)) => {
+            let (answer, follow) = *followed;
+            (Reply::Now(answer), Some(follow))
+        }
+        reply => (reply, None),
+    };
+    match reply {
         Reply::Now(Answer::Written(bytes)) => writer.put(&bytes),
         Reply::Now(Answer::Fixed(bytes)) => writer.put(bytes),
         Reply::Now(Answer::Nothing) => {}
@@ -395,18 +406,25 @@ pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: 
     }
 }
 
-/// Runs the commands that read whole databases, and inserts their replies at their positions.
+/// Runs the commands that wait for the end of the locks, and inserts their replies at their positions.
 fn do_last(door: &Door, session: &mut Session, last: Vec<(usize, &Queued, &Vec<&[u8]>)>, writer: &mut Writer) {
     let selected = session.database;
-    for (at, queued, args) in last.into_iter().rev() {
+    let mut answers = Vec::with_capacity(last.len());
+    for (at, queued, args) in last {
         let mut answer = session.writer();
         let began = Instant::now();
         session.database = queued.database;
+        session.client.select(queued.database);
         do_own(door, session, queued, args, &mut answer);
         count(door, session, (queued, args), &answer.bytes, began);
-        writer.bytes.splice(at..at, answer.bytes);
+        answers.push((at, answer.bytes));
+    }
+    // From the last one on, so that the positions of the others remain valid.
+    for (at, answer) in answers.into_iter().rev() {
+        writer.bytes.splice(at..at, answer);
     }
     session.database = selected;
+    session.client.select(selected);
 }
 
 /// Returns the arguments of all commands.

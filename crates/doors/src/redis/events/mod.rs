@@ -7,6 +7,7 @@
 mod flags;
 mod table;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
@@ -20,9 +21,8 @@ use parking_lot::{Mutex, RwLock};
 
 use super::channels::Heard;
 use super::clients::Client;
-use super::connection::DATABASES;
 use super::mouth::Mouth;
-use super::names::{channel_name, prefix};
+use super::names::{channel_name, database_of, prefix};
 use super::writer::Writer;
 use flags::{Class, Flags};
 pub(super) use table::{operation, operations};
@@ -43,7 +43,8 @@ pub(super) struct Events {
     flags: AtomicU16,
     security: Arc<Security>,
     answers: Answers,
-    ears: RwLock<Vec<Arc<Ear>>>,
+    /// Subscriptions by the prefixes of their tenants: the changes of others cost them nothing.
+    ears: RwLock<HashMap<String, Vec<Arc<Ear>>>>,
     /// Messages written to connections.
     messages: AtomicU64,
     slow: AtomicU64,
@@ -67,16 +68,21 @@ pub(super) struct Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         *self.ear.is_over.lock() = true;
-        self.events.ears.write().retain(|ear| !Arc::ptr_eq(ear, &self.ear));
+        let mut ears = self.events.ears.write();
+        let of_tenant = prefix(self.ear.tenant.as_ref());
+        if let Some(all) = ears.get_mut(of_tenant) {
+            all.retain(|ear| !Arc::ptr_eq(ear, &self.ear));
+            if all.is_empty() {
+                ears.remove(of_tenant);
+            }
+        }
     }
 }
 
 impl Registered {
-    /// Delivers events from now on, and those since the registration first. It is called once the confirmation of the
-    /// subscription is written.
-    pub(super) fn opener(&self) -> impl FnOnce() + use<> {
-        let ear = self.ear.clone();
-        move || ear.mouth.open()
+    /// Returns the destination, which is opened once the confirmation of the subscription is written.
+    pub(super) fn mouth(&self) -> Arc<Mouth> {
+        self.ear.mouth.clone()
     }
 }
 
@@ -139,21 +145,18 @@ impl Events {
         let mouth = Arc::new(Mouth::new(client.clone(), identity.clone()));
         let ear = Ear { heard: heard.clone(), tenant: tenant.cloned(), mouth, is_over: Mutex::new(false) };
         let ear = Arc::new(ear);
-        self.ears.write().push(ear.clone());
+        self.ears.write().entry(prefix(tenant).to_owned()).or_default().push(ear.clone());
         Some(Registered { events: self.clone(), ear })
     }
 
     /// Publishes one message to the subscriptions of a database. They share its bytes.
-    fn publish(&self, cache: &CacheName, kind: &[u8], name: &[u8], message: &[u8]) {
+    fn publish(&self, (of_tenant, number): (&str, usize), kind: &[u8], name: &[u8], message: &[u8]) {
         let ears = self.ears.read();
-        let mut channel = Vec::new();
-        for ear in ears.iter() {
-            let Some(number) = ear.database(cache) else {
-                continue;
-            };
-            if channel.is_empty() {
-                channel = [kind, number.to_string().as_bytes(), b"__:", name].concat();
-            }
+        let Some(ears) = ears.get(of_tenant) else {
+            return;
+        };
+        let channel = [kind, number.to_string().as_bytes(), b"__:", name].concat();
+        for ear in ears {
             if ear.hears(&channel) {
                 self.say(ear, &channel, message);
             }
@@ -195,7 +198,7 @@ impl Events {
     }
 
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
-        let ears = self.ears.read().len() as u64;
+        let ears = self.ears.read().values().map(Vec::len).sum::<usize>() as u64;
         out.gauge("thalweg_redis_event_subscriptions", "Subscriptions that may receive keyspace events", ears)?;
         let messages = self.messages.load(Ordering::Relaxed);
         out.counter("thalweg_redis_event_messages", "Messages about keyspace events to subscribers", messages)?;
@@ -209,12 +212,6 @@ impl Events {
 }
 
 impl Ear {
-    /// Returns the number of a cache, if it is a database of the subscriber's tenant.
-    fn database(&self, cache: &CacheName) -> Option<usize> {
-        let number = cache.as_str().strip_prefix(prefix(self.tenant.as_ref()))?.strip_prefix("db")?;
-        number.parse().ok().filter(|number| *number < DATABASES)
-    }
-
     fn hears(&self, channel: &[u8]) -> bool {
         match &self.heard {
             Heard::Channel(name) => name == channel,
@@ -227,19 +224,23 @@ impl Events {
     /// Publishes the events of changes. The keys are locked.
     pub(super) fn listen(&self, cache: &CacheName, notes: &[Note]) {
         let flags = self.flags();
-        if !flags.publishes() || self.ears.read().is_empty() {
+        if !flags.publishes() {
             return;
         }
+        let Some(database) = database_of(cache).filter(|(of_tenant, _)| self.ears.read().contains_key(*of_tenant))
+        else {
+            return;
+        };
         for note in notes {
             table::each_event(note, |class, event| {
                 if !flags.has(class) {
                     return;
                 }
                 if flags.is_by_key() {
-                    self.publish(cache, b"__keyspace@", &note.key, event.as_bytes());
+                    self.publish(database, b"__keyspace@", &note.key, event.as_bytes());
                 }
                 if flags.is_by_event() {
-                    self.publish(cache, b"__keyevent@", event.as_bytes(), &note.key);
+                    self.publish(database, b"__keyevent@", event.as_bytes(), &note.key);
                 }
             });
         }

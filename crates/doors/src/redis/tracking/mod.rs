@@ -6,51 +6,68 @@
 mod table;
 mod tracked;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use broker::metrics::Exposition;
 use broker::{Broker, Identity, Note, Security, What};
-use engine::cache::CacheName;
+use engine::cache::{CacheName, KEY_BYTES_MAX};
 use engine::security::{Operation, Resource, ResourceKind, TenantName};
 use parking_lot::{Mutex, RwLock};
 
 use super::clients::{Client, Clients};
 use super::command::random;
-use super::names::{Tenant, prefix};
-use table::{Readers, Table, scoped};
+use super::names::{Tenant, database_of, prefix};
+use table::{Readers, Table};
+use tracked::Delivery;
 pub(super) use tracked::{Options, Replying, Tracked};
 
 /// Default of `tracking-table-max-keys`, as in Redis.
 const KEYS_MAX: usize = 1_000_000;
+/// Maximum memory of the keys of one tenant.
+const TABLE_BYTES_MAX: usize = 256 << 20;
 
 /// Tracking clients, and the keys that they have read.
 pub(super) struct Tracking {
-    clients: Arc<Clients>,
     security: Arc<Security>,
-    /// Tracking clients by their connections. This lock is taken before that of the table.
-    by_id: RwLock<HashMap<u64, Arc<Tracked>>>,
+    /// Tracking clients by the prefixes of their tenants. This lock is taken before those of a group.
+    groups: RwLock<HashMap<String, Arc<Group>>>,
     /// `true` while any client is tracking.
     is_on: AtomicBool,
-    table: Mutex<Table>,
-    /// Maximum number of remembered keys; 0 is no limit.
+    /// Maximum number of remembered keys of one tenant; 0 is no limit.
     keys_max: AtomicUsize,
     invalidations: AtomicU64,
     evicted: AtomicU64,
+    delivery: Arc<Delivery>,
+}
+
+/// Tracking clients of one tenant: the changes of others cost them nothing.
+#[derive(Default)]
+pub(super) struct Group {
+    /// This lock is taken before that of the table.
+    members: RwLock<Members>,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Members {
+    by_id: HashMap<u64, Arc<Tracked>>,
+    /// Clients that track all keys with certain prefixes, read or not.
+    broadcasts: Vec<Arc<Tracked>>,
 }
 
 impl Tracking {
     pub(super) fn new(broker: &Broker, clients: Arc<Clients>) -> Self {
+        let delivery = Delivery { clients, answers: broker.answers().clone(), slow: AtomicU64::new(0) };
         Self {
-            clients,
             security: broker.security.clone(),
-            by_id: RwLock::default(),
+            groups: RwLock::default(),
             is_on: AtomicBool::new(false),
-            table: Mutex::default(),
             keys_max: AtomicUsize::new(KEYS_MAX),
             invalidations: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
+            delivery: Arc::new(delivery),
         }
     }
 
@@ -61,10 +78,14 @@ impl Tracking {
     /// Sets `tracking-table-max-keys`.
     pub(super) fn set_keys_max(&self, max: usize) {
         self.keys_max.store(max, Ordering::Relaxed);
-        self.evict();
+        self.all_groups().iter().for_each(|group| self.evict(group));
     }
 
-    /// Starts to track for a client, or continues with other options.
+    fn all_groups(&self) -> Vec<Arc<Group>> {
+        self.groups.read().values().cloned().collect()
+    }
+
+    /// Starts to track for a client.
     pub(super) fn begin(
         &self,
         client: &Arc<Client>,
@@ -72,64 +93,73 @@ impl Tracking {
         tenant: Option<&TenantName>,
         options: Options,
     ) -> Arc<Tracked> {
-        let tracked = Tracked::begin(options, client, identity, tenant.cloned(), &self.clients);
-        let mut by_id = self.by_id.write();
-        if let Some(before) = by_id.insert(client.id, tracked.clone()) {
-            before.end();
+        let is_broadcast = options.is_broadcast;
+        let mut groups = self.groups.write();
+        let group = groups.entry(prefix(tenant).to_owned()).or_default().clone();
+        let tracked = Tracked::begin(options, client, identity, tenant.cloned(), group.clone(), &self.delivery);
+        let mut members = group.members.write();
+        members.by_id.insert(client.id, tracked.clone());
+        if is_broadcast {
+            members.broadcasts.push(tracked.clone());
         }
         self.is_on.store(true, Ordering::Relaxed);
         tracked
     }
 
     /// Ends the tracking of a client. The keys that it has read are forgotten when they change, as in Redis, or with
-    /// the last tracking client.
-    pub(super) fn end(&self, client: u64) {
-        let mut by_id = self.by_id.write();
-        if let Some(tracked) = by_id.remove(&client) {
-            tracked.end();
+    /// the last tracking client of the tenant.
+    pub(super) fn end(&self, tracked: &Arc<Tracked>) {
+        tracked.end();
+        let mut groups = self.groups.write();
+        let mut members = tracked.group.members.write();
+        members.by_id.remove(&tracked.client.id);
+        members.broadcasts.retain(|it| !Arc::ptr_eq(it, tracked));
+        if members.by_id.is_empty() {
+            groups.remove(prefix(tracked.tenant.as_ref()));
+            *tracked.group.table.lock() = Table::default();
         }
-        if by_id.is_empty() {
-            self.is_on.store(false, Ordering::Relaxed);
-            *self.table.lock() = Table::default();
-        }
+        self.is_on.store(!groups.is_empty(), Ordering::Relaxed);
     }
 
-    /// Remembers the keys that a client is about to read.
+    /// Remembers the keys that a client is about to read. Keys that are too long have no values.
     pub(super) fn remember<'k>(&self, tracked: &Tracked, keys: impl IntoIterator<Item = &'k [u8]>) {
-        let prefix = prefix(tracked.tenant.as_ref());
+        let group = &*tracked.group;
         {
-            let mut table = self.table.lock();
-            keys.into_iter().for_each(|key| table.add(&scoped(prefix, key), tracked.client.id));
+            let members = group.members.read();
+            let mut table = group.table.lock();
+            for key in keys.into_iter().filter(|key| key.len() <= KEY_BYTES_MAX) {
+                table.add(key, tracked.client.id, |id| members.by_id.contains_key(&id));
+            }
         }
-        self.evict();
+        self.evict(group);
     }
 
-    /// Invalidates keys until there are no more than the maximum.
-    fn evict(&self) {
-        let max = self.keys_max.load(Ordering::Relaxed);
-        if max == 0 {
-            return;
-        }
+    /// Invalidates keys until no more than the maximum remain, in number and in bytes.
+    fn evict(&self, group: &Group) {
+        let max = match self.keys_max.load(Ordering::Relaxed) {
+            0 => usize::MAX,
+            max => max,
+        };
         let evict_one = || {
-            let mut table = self.table.lock();
-            if table.len() > max { table.evict(random()) } else { None }
+            let mut table = group.table.lock();
+            if table.len() > max || table.bytes() > TABLE_BYTES_MAX { table.evict(random()) } else { None }
         };
         while let Some((key, readers)) = evict_one() {
             self.evicted.fetch_add(1, Ordering::Relaxed);
-            let own = key.iter().position(|byte| *byte == 0).map_or(&key[..], |at| &key[at + 1..]);
-            self.invalidate(own, &readers, 0);
+            self.invalidate(group, &key, &readers, 0);
         }
     }
 
     /// Tells the readers of a key that its value has changed.
-    fn invalidate(&self, key: &[u8], readers: &Readers, changed_by: u64) {
+    fn invalidate(&self, group: &Group, key: &[u8], readers: &Readers, changed_by: u64) {
         if readers.is_empty() {
             return;
         }
-        let by_id = self.by_id.read();
-        for tracked in readers.iter().filter_map(|id| by_id.get(id)) {
-            let is_skipped = tracked.options.skips_own && tracked.client.id == changed_by;
-            if !tracked.options.is_broadcast && !is_skipped {
+        let members = group.members.read();
+        for tracked in readers.iter().filter_map(|id| members.by_id.get(id)) {
+            let options = tracked.options();
+            let is_skipped = options.skips_own && tracked.client.id == changed_by;
+            if !options.is_broadcast && !is_skipped {
                 self.invalidations.fetch_add(1, Ordering::Relaxed);
                 tracked.invalidate(Some(key));
             }
@@ -138,86 +168,89 @@ impl Tracking {
 
     /// Invalidates the changed keys of a database.
     pub(super) fn listen(&self, cache: &CacheName, notes: &[Note]) {
-        let Some(of_tenant) = tenant_prefix(cache) else {
+        let Some((of_tenant, _)) = database_of(cache) else {
             return;
         };
-        let broadcasts: Vec<Arc<Tracked>> = {
-            let by_id = self.by_id.read();
-            let all = by_id.values().filter(|it| it.options.is_broadcast && prefix(it.tenant.as_ref()) == of_tenant);
-            all.cloned().collect()
+        let Some(group) = self.groups.read().get(of_tenant).cloned() else {
+            return;
         };
         for note in notes {
             if note.what == What::Flushed {
-                self.flush(of_tenant);
+                self.flush(&group);
             } else if is_change(note) {
-                let readers = self.table.lock().take(&scoped(of_tenant, &note.key));
-                self.invalidate(&note.key, &readers, note.cause.client);
-                broadcasts.iter().for_each(|tracked| self.broadcast(tracked, cache, note));
+                let readers = group.table.lock().take(&note.key);
+                self.invalidate(&group, &note.key, &readers, note.cause.client);
+                group.members.read().broadcasts.iter().for_each(|tracked| self.broadcast(tracked, cache, note));
             }
         }
     }
 
     fn broadcast(&self, tracked: &Tracked, cache: &CacheName, note: &Note) {
-        let Options { prefixes, skips_own, .. } = &tracked.options;
-        let is_skipped = *skips_own && tracked.client.id == note.cause.client;
-        if is_skipped || !prefixes.iter().any(|prefix| note.key.starts_with(prefix)) {
+        let options = tracked.options();
+        let is_skipped = options.skips_own && tracked.client.id == note.cause.client;
+        if is_skipped || !options.prefixes.iter().any(|prefix| note.key.starts_with(prefix)) {
             return;
         }
         // The client has not necessarily read the key, so its name is told only to those that may.
+        let identity = tracked.identity();
         let name = [cache.as_str().as_bytes(), b"/", &note.key].concat();
-        let may =
-            || self.security.allows(&tracked.identity, Operation::Read, &Resource::new(ResourceKind::Cache, &name));
-        if self.security.is_unlimited(&tracked.identity) || may() {
+        let may = || self.security.allows(&identity, Operation::Read, &Resource::new(ResourceKind::Cache, &name));
+        if self.security.is_unlimited(&identity) || may() {
             self.invalidations.fetch_add(1, Ordering::Relaxed);
             tracked.invalidate(Some(&note.key));
         }
     }
 
     /// Invalidates all keys of a tenant: as in Redis, those of all databases.
-    fn flush(&self, of_tenant: &str) {
-        self.table.lock().clear(of_tenant);
-        let by_id = self.by_id.read();
-        for tracked in by_id.values().filter(|it| prefix(it.tenant.as_ref()) == of_tenant) {
+    fn flush(&self, group: &Group) {
+        *group.table.lock() = Table::default();
+        for tracked in group.members.read().by_id.values() {
             self.invalidations.fetch_add(1, Ordering::Relaxed);
             tracked.invalidate(None);
         }
     }
 
-    /// Returns the numbers of tracking clients, remembered keys, their readers, and prefixes, as `INFO` shows them.
-    pub(super) fn counts(&self) -> [usize; 4] {
-        let (clients, prefixes) = {
-            let by_id = self.by_id.read();
-            let mut prefixes: Vec<&[u8]> =
-                by_id.values().flat_map(|it| &it.options.prefixes).map(Vec::as_slice).collect();
-            prefixes.sort_unstable();
-            prefixes.dedup();
-            (by_id.len(), prefixes.len())
+    /// Returns the numbers of tracking clients, remembered keys, and their readers.
+    pub(super) fn counts(&self) -> [usize; 3] {
+        let mut counts = [0; 3];
+        for group in self.all_groups() {
+            counts[0] += group.members.read().by_id.len();
+            let table = group.table.lock();
+            counts[1] += table.len();
+            counts[2] += table.readers();
+        }
+        counts
+    }
+
+    /// Returns the number of prefixes of all clients together, as `INFO` shows it.
+    pub(super) fn prefixes(&self) -> usize {
+        let of_group = |group: Arc<Group>| -> usize {
+            // They are compared without a lock: a client may have many.
+            let options: Vec<Arc<Options>> = group.members.read().broadcasts.iter().map(|it| it.options()).collect();
+            options.iter().flat_map(|options| &options.prefixes).collect::<BTreeSet<_>>().len()
         };
-        let table = self.table.lock();
-        [clients, table.len(), table.readers(), prefixes]
+        self.all_groups().into_iter().map(of_group).sum()
     }
 
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
-        let [clients, keys, ..] = self.counts();
+        let [clients, keys, _] = self.counts();
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         out.gauge("thalweg_redis_tracking_clients", "Redis clients that track keys", clients as u64)?;
         out.gauge("thalweg_redis_tracked_keys", "Keys that tracking clients have read", keys as u64)?;
         let max = self.keys_max.load(Ordering::Relaxed) as u64;
-        out.gauge("thalweg_redis_tracked_keys_max", "Maximum of thalweg_redis_tracked_keys; 0 is no limit", max)?;
+        out.gauge("thalweg_redis_tracked_keys_max", "Maximum of tracked keys of each tenant; 0 is no limit", max)?;
         out.counter("thalweg_redis_invalidations", "Invalidations for tracking clients", get(&self.invalidations))?;
         out.counter(
             "thalweg_redis_tracked_keys_evicted",
             "Keys invalidated because too many were tracked",
             get(&self.evicted),
+        )?;
+        out.counter(
+            "thalweg_redis_slow_tracking_clients",
+            "Connections closed because they did not read their invalidations",
+            get(&self.delivery.slow),
         )
     }
-}
-
-/// Returns the prefix of the tenant that has this database; `None` if the cache is no database.
-fn tenant_prefix(cache: &CacheName) -> Option<&str> {
-    let name = cache.as_str();
-    let name = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
-    name.strip_suffix("db").filter(|_| name.len() < cache.as_str().len())
 }
 
 /// Returns `true` if a note is about another value of its key, as Redis sees it.

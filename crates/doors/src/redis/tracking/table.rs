@@ -1,14 +1,18 @@
-//! Table of the keys that tracking clients have read, and of the clients that read each.
+//! Table of the keys that tracking clients of a tenant have read, and of the clients that read each.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-/// Numbers of the connections that read a key.
+/// Numbers of the connections that read a key, in their order.
 pub(super) type Readers = SmallVec<[u64; 2]>;
 
-/// Keys with the prefix of their tenant, so that no tenant meets a key of another.
+/// Memory of a key in addition to its bytes.
+const KEY_BYTES: usize = 96;
+/// Number of readers of a key from which on those that have gone are searched for, each time that it has doubled.
+const READERS_MIN: usize = 8;
+
 #[derive(Default)]
 pub(super) struct Table {
     by_key: HashMap<Arc<[u8]>, (usize, Readers), foldhash::quality::RandomState>,
@@ -16,11 +20,8 @@ pub(super) struct Table {
     keys: Vec<Arc<[u8]>>,
     /// Number of readers of all keys together.
     readers: usize,
-}
-
-/// Returns a key with the prefix of its tenant. No prefix contains the separator.
-pub(super) fn scoped(prefix: &str, key: &[u8]) -> Vec<u8> {
-    [prefix.as_bytes(), b"\0", key].concat()
+    /// Memory of all keys and their readers.
+    bytes: usize,
 }
 
 impl Table {
@@ -32,19 +33,32 @@ impl Table {
         self.readers
     }
 
-    /// Remembers that a client has read a key.
-    pub(super) fn add(&mut self, key: &[u8], client: u64) {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Remembers that a client has read a key. Readers that track no longer are forgotten from time to time.
+    pub(super) fn add(&mut self, key: &[u8], client: u64, is_tracking: impl Fn(u64) -> bool) {
         if let Some((_, readers)) = self.by_key.get_mut(key) {
-            if !readers.contains(&client) {
-                readers.push(client);
-                self.readers += 1;
+            let Err(mut at) = readers.binary_search(&client) else {
+                return;
+            };
+            let before = readers.len();
+            if before >= READERS_MIN && before.is_power_of_two() {
+                readers.retain(|id| is_tracking(*id));
+                at = readers.partition_point(|id| *id < client);
             }
+            readers.insert(at, client);
+            let added = readers.len() as isize - before as isize;
+            self.readers = self.readers.saturating_add_signed(added);
+            self.bytes = self.bytes.saturating_add_signed(added * size_of::<u64>() as isize);
             return;
         }
         let key: Arc<[u8]> = key.into();
         let mut readers = Readers::new();
         readers.push(client);
         self.readers += 1;
+        self.bytes += bytes_of(&key, 1);
         self.by_key.insert(key.clone(), (self.keys.len(), readers));
         self.keys.push(key);
     }
@@ -59,6 +73,7 @@ impl Table {
             moved.0 = at;
         }
         self.readers -= readers.len();
+        self.bytes -= bytes_of(key, readers.len());
         readers
     }
 
@@ -69,13 +84,10 @@ impl Table {
         let readers = self.take(&key);
         Some((key, readers))
     }
+}
 
-    /// Removes all keys of a tenant.
-    pub(super) fn clear(&mut self, prefix: &str) {
-        let start = scoped(prefix, b"");
-        let of_tenant: Vec<Arc<[u8]>> = self.keys.iter().filter(|key| key.starts_with(&start)).cloned().collect();
-        of_tenant.iter().for_each(|key| drop(self.take(key)));
-    }
+fn bytes_of(key: &[u8], readers: usize) -> usize {
+    KEY_BYTES + key.len() + readers * size_of::<u64>()
 }
 
 #[cfg(test)]
@@ -85,8 +97,8 @@ mod tests {
     #[test]
     fn a_key_is_given_once_to_all_its_readers() {
         let mut table = Table::default();
-        for (key, client) in [("a", 1), ("b", 1), ("a", 2), ("a", 1), ("c", 3)] {
-            table.add(key.as_bytes(), client);
+        for (key, client) in [("a", 2), ("b", 1), ("a", 1), ("a", 2), ("c", 3)] {
+            table.add(key.as_bytes(), client, |_| true);
         }
         assert_eq!((table.len(), table.readers()), (3, 4));
         assert_eq!(table.take(b"a").as_slice(), [1, 2]);
@@ -96,16 +108,16 @@ mod tests {
         assert_eq!((table.len(), table.readers()), (1, 1));
         let (key, readers) = table.evict(7).expect("one key");
         assert_eq!((&*key, readers.as_slice()), (&b"b"[..], &[1][..]));
-        assert_eq!((table.len(), table.readers(), table.evict(7)), (0, 0, None));
+        assert_eq!((table.len(), table.readers(), table.bytes(), table.evict(7)), (0, 0, 0, None));
     }
 
     #[test]
-    fn a_tenant_loses_only_its_own_keys() {
+    fn readers_that_have_gone_are_forgotten() {
         let mut table = Table::default();
-        table.add(&scoped("acme.", b"k"), 1);
-        table.add(&scoped("", b"acme.k"), 2);
-        table.clear("acme.");
-        assert_eq!(table.take(&scoped("acme.", b"k")).as_slice(), [0; 0]);
-        assert_eq!(table.take(&scoped("", b"acme.k")).as_slice(), [2]);
+        for client in 0..10_000 {
+            table.add(b"k", client, |id| id + 3 > client);
+        }
+        assert!(table.readers() <= READERS_MIN, "{}", table.readers());
+        assert_eq!(table.bytes(), bytes_of(b"k", table.readers()));
     }
 }

@@ -1,14 +1,17 @@
-//! A tracking client: its options, and the invalidations that wait for the end of its turn.
+//! A tracking client: its options, and the invalidations that wait for the replies before them.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use broker::Identity;
+use broker::{Answers, Identity};
 use bytes::Bytes;
 use engine::security::TenantName;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
+use super::Group;
 use crate::redis::clients::{Client, Clients};
 use crate::redis::writer::Writer;
 
@@ -16,6 +19,8 @@ use crate::redis::writer::Writer;
 const CHANNEL: &[u8] = b"__redis__:invalidate";
 /// Maximum number of bytes of keys that wait for one client. Beyond it, all its keys are invalidated instead.
 const WAITING_BYTES_MAX: usize = 1 << 20;
+/// Maximum number of bytes queued for a slow connection. Beyond it the connection is closed.
+const QUEUE_BYTES_MAX: usize = 8 << 20;
 
 /// Options of `CLIENT TRACKING`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,38 +35,108 @@ pub(in crate::redis) struct Options {
     pub(in crate::redis) prefixes: Vec<Vec<u8>>,
 }
 
+/// Connections to which invalidations are written, and the memory that is charged for them.
+pub(super) struct Delivery {
+    pub(super) clients: Arc<Clients>,
+    pub(super) answers: Answers,
+    /// Number of connections that were closed because they did not read their invalidations.
+    pub(super) slow: AtomicU64,
+}
+
 /// State of a tracking client.
 pub(in crate::redis) struct Tracked {
-    pub(in crate::redis) options: Options,
+    options: RwLock<Arc<Options>>,
     pub(super) client: Arc<Client>,
-    pub(super) identity: Arc<Identity>,
+    identity: Mutex<Arc<Identity>>,
     pub(super) tenant: Option<TenantName>,
+    /// Tracking clients of the same tenant.
+    pub(super) group: Arc<Group>,
     waiting: Mutex<Waiting>,
     news: Notify,
-    /// Number of replies that are not written yet. Invalidations are written after them: a reply must not bring a value
-    /// after its invalidation.
-    replies: AtomicUsize,
     /// `true` if the connection that should receive the invalidations has closed.
     is_broken: Arc<AtomicBool>,
 }
 
+/// Invalidations and replies that are not written yet. A reply must not bring a value after its invalidation, so an
+/// invalidation waits for the replies that are outstanding when it is queued, but for no later ones.
 #[derive(Default)]
 struct Waiting {
-    /// Invalidated keys in their order; `None` invalidates all keys.
-    keys: Vec<Option<Box<[u8]>>>,
+    keys: VecDeque<Invalidation>,
     bytes: usize,
     is_over: bool,
+    /// Number of the next reply.
+    next: u64,
+    /// Numbers of the outstanding replies, in their order.
+    replies: VecDeque<u64>,
+}
+
+struct Invalidation {
+    /// Number of the first reply that may be written after it.
+    before: u64,
+    /// Invalidated key; `None` invalidates all keys.
+    key: Option<Box<[u8]>>,
 }
 
 /// A reply that is not written yet. Dropping it lets invalidations follow.
-pub(in crate::redis) struct Replying(Arc<Tracked>);
+pub(in crate::redis) struct Replying {
+    tracked: Arc<Tracked>,
+    number: u64,
+}
+
+impl fmt::Debug for Replying {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replying").field("number", &self.number).finish_non_exhaustive()
+    }
+}
 
 impl Drop for Replying {
     fn drop(&mut self) {
-        if self.0.replies.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.news.notify_one();
+        let mut waiting = self.tracked.waiting.lock();
+        // Replies are written in their order, so it is the first one unless a connection ends.
+        if let Some(at) = waiting.replies.iter().position(|number| *number == self.number) {
+            waiting.replies.remove(at);
+        }
+        let has_news = !waiting.keys.is_empty();
+        drop(waiting);
+        if has_news {
+            self.tracked.news.notify_one();
         }
     }
+}
+
+impl Waiting {
+    fn add(&mut self, key: Option<&[u8]>) {
+        let before = self.next;
+        if key.is_none()
+            && let Some(last @ Invalidation { key: None, .. }) = self.keys.back_mut()
+        {
+            last.before = before;
+            return;
+        }
+        let bytes = bytes_of(key);
+        if self.bytes + bytes > WAITING_BYTES_MAX {
+            self.keys = VecDeque::from([Invalidation { before, key: None }]);
+            self.bytes = bytes_of(None);
+        } else {
+            self.keys.push_back(Invalidation { before, key: key.map(Into::into) });
+            self.bytes += bytes;
+        }
+    }
+
+    /// Removes the invalidations that wait for no reply any more.
+    fn take_due(&mut self) -> Vec<Option<Box<[u8]>>> {
+        let first = self.replies.front().copied().unwrap_or(u64::MAX);
+        let mut due = Vec::new();
+        while let Some(invalidation) = self.keys.pop_front_if(|it| it.before <= first) {
+            self.bytes -= bytes_of(invalidation.key.as_deref());
+            due.push(invalidation.key);
+        }
+        due
+    }
+}
+
+fn bytes_of(key: Option<&[u8]>) -> usize {
+    key.map_or(0, <[u8]>::len) + size_of::<Invalidation>()
 }
 
 impl Tracked {
@@ -71,19 +146,20 @@ impl Tracked {
         client: &Arc<Client>,
         identity: Arc<Identity>,
         tenant: Option<TenantName>,
-        clients: &Arc<Clients>,
+        group: Arc<Group>,
+        delivery: &Arc<Delivery>,
     ) -> Arc<Self> {
         let tracked = Arc::new(Self {
-            options,
+            options: RwLock::new(Arc::new(options)),
             client: client.clone(),
-            identity,
+            identity: Mutex::new(identity),
             tenant,
+            group,
             waiting: Mutex::default(),
             news: Notify::new(),
-            replies: AtomicUsize::new(0),
             is_broken: Arc::default(),
         });
-        tokio::spawn(tracked.clone().deliver(clients.clone()));
+        tokio::spawn(tracked.clone().deliver(delivery.clone()));
         tracked
     }
 
@@ -92,80 +168,88 @@ impl Tracked {
         self.news.notify_one();
     }
 
+    pub(in crate::redis) fn options(&self) -> Arc<Options> {
+        self.options.read().clone()
+    }
+
+    /// Continues with other options. The queued invalidations remain.
+    pub(in crate::redis) fn set(&self, options: Options) {
+        *self.options.write() = Arc::new(options);
+        self.is_broken.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn identity(&self) -> Arc<Identity> {
+        self.identity.lock().clone()
+    }
+
+    /// Continues on behalf of another identity, after the client has logged in again.
+    pub(in crate::redis) fn act_as(&self, identity: Arc<Identity>) {
+        *self.identity.lock() = identity;
+    }
+
     /// Returns the mark of a client whose invalidations can no longer be redirected.
     pub(in crate::redis) fn broken(&self) -> &Arc<AtomicBool> {
         &self.is_broken
     }
 
-    /// Delays invalidations until a reply is written.
+    /// Delays the following invalidations until a reply is written.
     pub(in crate::redis) fn reply(self: &Arc<Self>) -> Replying {
-        self.replies.fetch_add(1, Ordering::AcqRel);
-        Replying(self.clone())
+        let mut waiting = self.waiting.lock();
+        let number = waiting.next;
+        waiting.next += 1;
+        waiting.replies.push_back(number);
+        Replying { tracked: self.clone(), number }
     }
 
     /// Queues the invalidation of a key, or of all keys.
     pub(super) fn invalidate(&self, key: Option<&[u8]>) {
-        let mut waiting = self.waiting.lock();
-        if key.is_none() && waiting.keys.last() == Some(&None) {
-            return;
-        }
-        let bytes = key.map_or(0, <[u8]>::len) + size_of::<Option<Box<[u8]>>>();
-        if waiting.bytes + bytes > WAITING_BYTES_MAX {
-            waiting.keys = vec![None];
-            waiting.bytes = 0;
-        } else {
-            waiting.keys.push(key.map(Into::into));
-            waiting.bytes += bytes;
-        }
-        drop(waiting);
+        self.waiting.lock().add(key);
         self.news.notify_one();
     }
 
-    /// Writes the invalidations after the replies of each turn. This task runs on the thread of the connection, whose
-    /// turns it cannot interrupt.
-    async fn deliver(self: Arc<Self>, clients: Arc<Clients>) {
+    /// Writes the invalidations after the replies that they wait for. This task runs on the thread of the connection,
+    /// whose turns it cannot interrupt.
+    async fn deliver(self: Arc<Self>, delivery: Arc<Delivery>) {
         loop {
             self.news.notified().await;
-            if self.replies.load(Ordering::Acquire) > 0 {
-                continue;
-            }
-            let (keys, is_over) = {
+            let keys = {
                 let mut waiting = self.waiting.lock();
-                waiting.bytes = 0;
-                (std::mem::take(&mut waiting.keys), waiting.is_over)
+                if waiting.is_over {
+                    return;
+                }
+                waiting.take_due()
             };
-            if is_over {
-                return;
-            }
-            self.write(&clients, keys);
+            self.write(&delivery, keys);
         }
     }
 
-    fn write(&self, clients: &Clients, keys: Vec<Option<Box<[u8]>>>) {
+    fn write(&self, delivery: &Delivery, keys: Vec<Option<Box<[u8]>>>) {
         if keys.is_empty() {
             return;
         }
-        if self.options.redirect == 0 {
-            return self.write_to(&self.client, keys, false);
+        let options = self.options();
+        if options.redirect == 0 {
+            return delivery.write_to(&self.client, options.is_broadcast, keys, false);
         }
-        let target = clients.get(self.options.redirect).filter(|target| !target.outbox.is_closed());
+        let target = delivery.clients.get(options.redirect).filter(|target| !target.outbox.is_closed());
         match target.filter(|target| target.about.lock().tenant == self.tenant) {
-            Some(target) => self.write_to(&target, keys, true),
+            Some(target) => delivery.write_to(&target, options.is_broadcast, keys, true),
             None => {
                 self.is_broken.store(true, Ordering::Relaxed);
                 let mut writer = Writer::new(self.client.about.lock().is_resp3);
                 if writer.is_resp3 {
                     writer.push(2);
                     writer.bulk(b"tracking-redir-broken");
-                    writer.int(self.options.redirect as i64);
-                    self.client.outbox.push([Bytes::from(writer.bytes)]);
-                    self.client.outbox.flush();
+                    writer.int(options.redirect as i64);
+                    delivery.push(&self.client, writer);
                 }
             }
         }
     }
+}
 
-    fn write_to(&self, target: &Client, mut keys: Vec<Option<Box<[u8]>>>, is_redirected: bool) {
+impl Delivery {
+    fn write_to(&self, target: &Client, is_broadcast: bool, mut keys: Vec<Option<Box<[u8]>>>, is_redirected: bool) {
         let (is_resp3, is_listening) = {
             let about = target.about.lock();
             (about.is_resp3, about.channels + about.patterns + about.shard_channels > 0)
@@ -185,7 +269,7 @@ impl Tracked {
                 writer.bulk(CHANNEL);
             }
         };
-        if self.options.is_broadcast {
+        if is_broadcast {
             // One message for all keys of a turn, as in Redis.
             for part in keys.split_mut(Option::is_none) {
                 part.sort_unstable();
@@ -213,7 +297,62 @@ impl Tracked {
                 }
             }
         }
-        target.outbox.push([Bytes::from(writer.bytes)]);
-        target.outbox.flush();
+        self.push(target, writer);
+    }
+
+    /// Writes to a connection, or closes it if it does not read: it must not keep values that are no longer valid.
+    fn push(&self, target: &Client, writer: Writer) {
+        let outbox = &target.outbox;
+        let has_no_room = !outbox.is_empty() && self.answers.is_full(target.ip);
+        let bytes: Bytes = self.answers.overdraw(target.ip, writer.bytes.len()).charge(writer.bytes);
+        outbox.push([bytes]);
+        outbox.flush();
+        if has_no_room || outbox.waiting() > QUEUE_BYTES_MAX {
+            tracing::info!(client = target.address, "closed a connection that reads its invalidations slowly");
+            self.slow.fetch_add(1, Ordering::Relaxed);
+            outbox.close();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn due(waiting: &mut Waiting) -> Vec<String> {
+        let text = |key: Option<Box<[u8]>>| key.map_or("all".into(), |key| String::from_utf8_lossy(&key).into_owned());
+        waiting.take_due().into_iter().map(text).collect()
+    }
+
+    #[test]
+    fn an_invalidation_waits_only_for_the_replies_before_it() {
+        let mut waiting = Waiting { next: 2, replies: VecDeque::from([0, 1]), ..Waiting::default() };
+        waiting.add(Some(b"a"));
+        waiting.next = 3;
+        waiting.replies.push_back(2);
+        waiting.add(Some(b"b"));
+        assert_eq!(due(&mut waiting), [""; 0]);
+        waiting.replies.pop_front();
+        assert_eq!(due(&mut waiting), [""; 0]);
+        // On a busy connection, some reply is always outstanding.
+        waiting.replies.pop_front();
+        assert_eq!(due(&mut waiting), ["a"]);
+        waiting.replies.pop_front();
+        assert_eq!((due(&mut waiting), waiting.bytes), (vec!["b".to_owned()], 0));
+    }
+
+    #[test]
+    fn waiting_invalidations_are_bounded_by_invalidating_all_keys_after_all_replies() {
+        let mut waiting = Waiting { next: 1, replies: VecDeque::from([0]), ..Waiting::default() };
+        for _ in 0..4 {
+            waiting.add(Some(&[b'k'; 300_000]));
+        }
+        assert_eq!((waiting.keys.len(), waiting.bytes), (1, bytes_of(None)));
+        (waiting.next, waiting.replies) = (2, VecDeque::from([0, 1]));
+        waiting.add(None);
+        waiting.replies.pop_front();
+        assert_eq!(due(&mut waiting), [""; 0]);
+        waiting.replies.pop_front();
+        assert_eq!(due(&mut waiting), ["all"]);
     }
 }

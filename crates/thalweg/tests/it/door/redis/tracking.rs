@@ -2,7 +2,7 @@
 //! "Client-side caching" in the documentation of Redis, and of `tracking.c` of Redis 7.0.
 
 use super::commands::{Redis, server};
-use crate::support::server::{Server, metric};
+use crate::support::server::{Server, metric, until};
 
 /// Returns a connection that speaks RESP3.
 fn resp3(server: &Server) -> Redis {
@@ -153,4 +153,82 @@ async fn the_table_of_tracked_keys_is_bounded_by_invalidating_some() {
     assert_eq!(invalidated.len(), 90);
     assert_eq!(metric(&client, "thalweg_redis_tracked_keys").await, 10);
     assert_eq!(metric(&client, "thalweg_redis_tracked_keys_evicted_total").await, 90);
+}
+
+/// Sends commands together, so that the broker reads them in one turn.
+fn send_together(redis: &mut Redis, commands: &[&str]) {
+    let each = commands.iter().map(|words| {
+        let words: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
+        super::commands::request(&words)
+    });
+    redis.send(&each.collect::<Vec<_>>().concat());
+}
+
+#[tokio::test]
+async fn invalidations_that_are_queued_survive_a_change_of_the_options() {
+    let server = server(&[]);
+    let mut reader = resp3(&server);
+    assert_eq!((reader.call("CLIENT TRACKING ON"), reader.call("GET k")), ("+OK".to_owned(), "null".to_owned()));
+    send_together(&mut reader, &["SET k 1", "CLIENT TRACKING ON NOLOOP", "GET other"]);
+    assert_eq!((reader.answer(), reader.answer(), reader.answer()), ("+OK".into(), "+OK".into(), "null".to_owned()));
+    assert_eq!(reader.answer(), ">(invalidate (k))");
+    // Keys from before are still tracked, with the new options.
+    assert_eq!((reader.call("SET other 1"), reader.call("PING")), ("+OK".to_owned(), "+PONG".to_owned()));
+}
+
+#[tokio::test]
+async fn a_tracking_client_that_does_not_read_is_disconnected() {
+    let server = server(&[]);
+    let client = server.client("tcp").await;
+    let mut reader = resp3(&server);
+    assert_eq!(reader.call("CLIENT TRACKING ON BCAST"), "+OK");
+    let mut writer = Redis::open(&server);
+    let mut number = 0;
+    let key = "k".repeat(60_000);
+    until("the end of the slow reader", async || {
+        number += 1;
+        assert_eq!(writer.call(&format!("SET {key}{number} v")), "+OK");
+        metric(&client, "thalweg_redis_slow_tracking_clients_total").await == 1
+    })
+    .await;
+    until("no tracking client", async || metric(&client, "thalweg_redis_tracking_clients").await == 0).await;
+}
+
+#[tokio::test]
+async fn prefixes_and_long_keys_take_bounded_memory() {
+    let server = server(&[]);
+    let client = server.client("tcp").await;
+    let mut reader = resp3(&server);
+    let many: String = (0..20_000).map(|number| format!(" PREFIX p{number:05}")).collect();
+    let refused = "-ERR a client tracks at most 1024 prefixes of 65536 bytes together: use shorter ones";
+    assert_eq!(reader.call(&format!("CLIENT TRACKING ON BCAST{many}")), refused);
+    assert_eq!(reader.call(&format!("CLIENT TRACKING ON BCAST PREFIX {}", "p".repeat(70_000))), refused);
+    let first: String = (0..1024).map(|number| format!(" PREFIX p{number:05}")).collect();
+    assert_eq!(reader.call(&format!("CLIENT TRACKING ON BCAST{first}")), "+OK");
+    assert_eq!(reader.call("CLIENT TRACKING ON BCAST PREFIX q"), refused);
+    assert_eq!(reader.call("CLIENT TRACKING OFF"), "+OK");
+    assert_eq!(reader.call("CLIENT TRACKING ON"), "+OK");
+    // No value has such a key.
+    assert_eq!(reader.call(&format!("EXISTS {} k", "k".repeat(70_000))), ":0");
+    assert_eq!(metric(&client, "thalweg_redis_tracked_keys").await, 1);
+}
+
+/// `resetClient` in `networking.c` of Redis 7.0 ends `CLIENT CACHING` after any other command.
+#[tokio::test]
+async fn commands_about_the_client_run_in_their_order() {
+    let server = server(&[]);
+    let client = server.client("tcp").await;
+    let mut redis = resp3(&server);
+    for words in ["MULTI", "CLIENT SETNAME a", "SET k 1", "CLIENT TRACKING ON OPTIN", "CLIENT GETNAME", "GET k"] {
+        redis.call(words);
+    }
+    assert_eq!(redis.call("EXEC"), "(+OK +OK +OK a 1)");
+    assert_eq!((redis.call("MULTI"), redis.call("MONITOR")), ("+OK".to_owned(), "+QUEUED".to_owned()));
+    assert_eq!(redis.call("EXEC"), "(-ERR MONITOR isn't allowed for DENY BLOCKING client)");
+    assert_eq!(redis.call("CLIENT CACHING YES"), "+OK");
+    assert!(redis.call("NOSUCH").starts_with("-ERR unknown command"));
+    assert_eq!(redis.call("GET k"), "1");
+    assert_eq!(metric(&client, "thalweg_redis_tracked_keys").await, 0);
+    assert_eq!((redis.call("CLIENT CACHING YES"), redis.call("GET k")), ("+OK".to_owned(), "1".to_owned()));
+    assert_eq!(metric(&client, "thalweg_redis_tracked_keys").await, 1);
 }
