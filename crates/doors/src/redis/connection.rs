@@ -31,7 +31,7 @@ use super::commands::work::{Sliced, Slices};
 use super::databases::lock_or_busy;
 use super::errors::{Done, Fail, LOGGED_OUT};
 use super::events;
-use super::monitors::{Executor, Monitoring, Monitors};
+use super::monitors::{Monitoring, Monitors};
 use super::names::cache_name;
 use super::notices::Notices;
 use super::pause::Pause;
@@ -274,9 +274,7 @@ impl Handler<RedisProtocol> for Door {
                     Ok(()) => self.serve(session, command, &args),
                     Err(fail) => session.fail(&fail),
                 };
-                if !is_script {
-                    self.show(session, command, &args);
-                }
+                let reply = if is_script { reply } else { self.shown(session, command, &args, reply) };
                 // A transaction or a script that has run can no longer be refused.
                 let reply = session.charged(reply, command.is_write || command.may_write());
                 followed_by = replying;
@@ -388,14 +386,6 @@ impl Door {
             return Err(BUSY);
         }
         Ok(command)
-    }
-
-    /// Shows a command to the clients that monitor all commands.
-    #[inline]
-    fn show(&self, session: &Session, command: &Command, args: &[&[u8]]) {
-        if self.monitors.are_any() {
-            self.monitors.show(Executor::Client(&session.client), session.database, command, args);
-        }
     }
 
     /// Counts a command that has begun.

@@ -10,12 +10,15 @@ use broker::metrics::Exposition;
 use broker::{Answers, Broker, Clock, Identity, Security};
 use bytes::Bytes;
 use engine::security::{Operation, Resource};
+use net::service::Reply;
 use parking_lot::{Mutex, RwLock};
 
 use super::categories::commands_of;
 use super::clients::Client;
+use super::codec::Answer;
 use super::command::Command;
 use super::commands;
+use super::connection::{Door, Later, Session, mapped};
 use super::mouth::{Mouth, Opening};
 
 /// Maximum size of a line. The rest of a longer one is left out.
@@ -157,6 +160,41 @@ impl Monitors {
         out.gauge("thalweg_redis_monitors", "Connections of Redis clients that monitor all commands", count)?;
         let slow = self.slow.load(Ordering::Relaxed);
         out.counter("thalweg_redis_slow_monitors", "Connections closed because they did not read MONITOR", slow)
+    }
+}
+
+impl Door {
+    /// Shows a command to the clients that monitor all commands.
+    #[inline]
+    pub(super) fn show(&self, session: &Session, command: &Command, args: &[&[u8]]) {
+        if self.monitors.are_any() {
+            self.monitors.show(Executor::Client(&session.client), session.database, command, args);
+        }
+    }
+
+    /// Shows a command that has begun. `EXEC` is shown after the commands of its transaction, as in Redis, also if they
+    /// run on another thread.
+    pub(super) fn shown(
+        &self,
+        session: &Session,
+        command: &'static Command,
+        args: &[&[u8]],
+        reply: Reply<Answer, Later>,
+    ) -> Reply<Answer, Later> {
+        match reply {
+            Reply::Alone(later) if self.monitors.are_any() && command.name == "EXEC" => {
+                let (monitors, client) = (self.monitors.clone(), session.client.clone());
+                let (database, name) = (session.database, args[0].to_vec());
+                Reply::Alone(mapped(later, move |answer| {
+                    monitors.show(Executor::Client(&client), database, command, &[&name[..]]);
+                    answer
+                }))
+            }
+            reply => {
+                self.show(session, command, args);
+                reply
+            }
+        }
     }
 }
 
