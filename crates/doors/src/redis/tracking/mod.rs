@@ -222,6 +222,11 @@ impl Tracking {
         counts
     }
 
+    /// Returns the memory of the remembered keys and their readers.
+    fn bytes(&self) -> usize {
+        self.all_groups().iter().map(|group| group.table.lock().bytes()).sum()
+    }
+
     /// Returns the number of prefixes of all clients together, as `INFO` shows it.
     pub(super) fn prefixes(&self) -> usize {
         let of_group = |group: Arc<Group>| -> usize {
@@ -239,6 +244,8 @@ impl Tracking {
         out.gauge("thalweg_redis_tracked_keys", "Keys that tracking clients have read", keys as u64)?;
         let max = self.keys_max.load(Ordering::Relaxed) as u64;
         out.gauge("thalweg_redis_tracked_keys_max", "Maximum of tracked keys of each tenant; 0 is no limit", max)?;
+        let bytes = self.bytes() as u64;
+        out.gauge("thalweg_redis_tracked_key_bytes", "Memory of the keys that tracking clients have read", bytes)?;
         out.counter("thalweg_redis_invalidations", "Invalidations for tracking clients", get(&self.invalidations))?;
         out.counter(
             "thalweg_redis_tracked_keys_evicted",
