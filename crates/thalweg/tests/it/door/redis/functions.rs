@@ -38,6 +38,43 @@ fn with_bytes(redis: &mut Redis, words: &[&str], last: &[u8], more: &[&str]) -> 
     redis.answer()
 }
 
+/// The changes of a function are those of its commands, as for scripts: `call` in `server.c` of Redis.
+#[tokio::test]
+async fn functions_notify_track_and_are_shown_as_scripts_are() {
+    let server = server(&["redis_keyspace_events=EA"]);
+    let mut redis = Redis::open(&server);
+    assert_eq!(load(&mut redis, LIBRARY), "lib");
+    let mut events = Redis::open(&server);
+    assert_eq!(events.call("PSUBSCRIBE __keyevent@0__:*"), "(psubscribe __keyevent@0__:* :1)");
+    let mut reader = Redis::open(&server);
+    assert!(reader.call("HELLO 3").contains("redis"));
+    assert_eq!((reader.call("CLIENT TRACKING ON"), reader.call("FCALL_RO ro 1 k")), ("+OK".into(), "null".to_owned()));
+    let mut monitor = Redis::open(&server);
+    assert_eq!(monitor.call("MONITOR"), "+OK");
+    for words in ["FCALL w 1 k x", "MULTI", "FCALL w 1 k y", "EXEC"] {
+        redis.call(words);
+    }
+    assert_eq!(reader.answer(), ">(invalidate (k))");
+    for _ in 0..2 {
+        assert_eq!(events.answer(), "(pmessage __keyevent@0__:* __keyevent@0__:set k)");
+    }
+    assert_eq!(reader.call("FCALL ro 1 k"), "yy");
+    let lines = [
+        r#""FCALL" "w" "1" "k" "x""#,
+        r#" lua] "set" "k" "xx""#,
+        r#""MULTI""#,
+        r#""FCALL" "w" "1" "k" "y""#,
+        r#" lua] "set" "k" "yy""#,
+        r#""EXEC""#,
+        r#""FCALL" "ro" "1" "k""#,
+        r#" lua] "get" "k""#,
+    ];
+    for wanted in lines {
+        let line = monitor.answer();
+        assert!(line.ends_with(wanted), "{line} instead of {wanted}");
+    }
+}
+
 #[tokio::test]
 async fn functions_are_called_by_their_names() {
     let server = server(&[]);
