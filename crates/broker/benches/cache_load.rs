@@ -107,10 +107,12 @@ fn speed(broker: &Broker) {
         (0..KEYS).for_each(|number| put(&cache, &key(number), &VALUE));
         let found = |key: &[u8; 16]| {
             let mut copy = [0; 64];
-            cache.get(key, |found| {
-                let value = found.map_or(&[][..], bytes_of);
-                copy[..value.len()].copy_from_slice(value);
-            });
+            cache
+                .get(key, |found| {
+                    let value = found.map_or(&[][..], bytes_of);
+                    copy[..value.len()].copy_from_slice(value);
+                })
+                .expect("free");
             black_box(&copy);
         };
         for threads in [1, 2] {
@@ -144,7 +146,8 @@ fn speed_of_quick_cache() {
 }
 
 fn put_of(cache: &Cache, key: &[u8], length: usize) {
-    let is_longer = cache.peek(key, |found| found.is_some_and(|found| bytes_of(found).len() == length));
+    let is_long = |found: Option<Found<'_>>| found.is_some_and(|found| bytes_of(found).len() == length);
+    let is_longer = cache.peek(key, is_long).expect("free");
     put(cache, key, &VALUE[..length - if is_longer { 8 } else { 0 }]);
 }
 
@@ -164,7 +167,7 @@ fn hits(broker: &Broker) {
         let mut our_hits = 0;
         let mut their_hits = 0;
         for key in &trace {
-            if ours.get(key, |found| found.is_some()) {
+            if ours.get(key, |found| found.is_some()).expect("free") {
                 our_hits += 1
             } else {
                 put(&ours, key, &VALUE)
@@ -199,7 +202,7 @@ fn fragmentation(cache: &Cache, before: u64) {
     let ratio = || (resident() - before) as f64 / cache.status().stats.bytes as f64;
     let full = ratio();
     for number in (0..KEYS).step_by(2) {
-        cache.delete(&key(number), Condition::Always);
+        cache.delete(&key(number), Condition::Always).expect("free");
     }
     // The allocator returns pages a moment later.
     std::thread::sleep(Duration::from_secs(1));
@@ -232,7 +235,7 @@ fn memory(broker: &Broker) {
     while cache.status().stats.entries > 1 {
         let mut last = Instant::now();
         for _ in 0..100 {
-            black_box(cache.get(b"stays", |found| found.is_some()));
+            black_box(cache.get(b"stays", |found| found.is_some()).expect("free"));
             slowest = slowest.max(last.elapsed());
             last = Instant::now();
         }

@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use engine::cache::operations::{OperationAnswer, OperationId, Operations};
 use engine::cache::record::{CacheDefinition, CacheNumber};
@@ -28,9 +27,6 @@ const STRIPES: usize = 64;
 /// Maximum number of bytes that a stripe takes of the budget in one step.
 const BLOCK_BYTES_MAX: u64 = 64 << 10;
 const BLOCK_BYTES_MIN: u64 = 256;
-
-/// Maximum duration of a wait for a stripe that begins or ends to collect removed entries.
-const SWITCH_WAIT: Duration = Duration::from_millis(1);
 
 /// Takes the value of a key for a waiting client and returns its answer; `None` if there is nothing to take yet.
 pub type Attempt = Box<dyn FnMut(&mut Locked<'_>, &[u8]) -> Option<Vec<u8>> + Send>;
@@ -141,7 +137,7 @@ impl Cache {
         let clock = common.clock;
         let now_ms = clock.now_ms();
         let stripe = || StripeSettings { eviction, budget: budget.clone(), block, version: id, now_ms };
-        let cache = Self {
+        Self {
             id,
             stripes: (0..STRIPES).map(|_| Padded(Mutex::new(Kept::new(Stripe::new(stripe()))))).collect(),
             held: AtomicU64::new(0),
@@ -158,21 +154,6 @@ impl Cache {
             budget,
             durable,
             operations: Mutex::default(),
-        };
-        cache.record_removed();
-        cache
-    }
-
-    /// Makes the stripes collect expired and evicted entries while watchers or notes want them. The holder of a stripe
-    /// may wait for the switch, so this waits for no stripe without a limit while it has the switch.
-    pub(super) fn record_removed(&self) {
-        let _switch = self.changes.switch.lock();
-        let is_wanted = self.changes.is_watched() || self.changes.notes.are_wanted();
-        for stripe in &self.stripes {
-            // A stripe that a long step holds follows with its next change.
-            if let Some(mut stripe) = stripe.0.try_lock_for(SWITCH_WAIT) {
-                stripe.record_removed(is_wanted);
-            }
         }
     }
 
@@ -279,17 +260,17 @@ impl Cache {
         Key { hash: hasher.finish(), bytes }
     }
 
-    pub(super) fn stripe(&self, key: Key<'_>) -> MutexGuard<'_, Kept> {
-        self.stripes[self.stripe_of(key)].0.lock()
-    }
-
     pub(super) fn stripe_of(&self, key: Key<'_>) -> usize {
         key.hash as usize % self.stripes.len()
     }
 }
 
 impl<'c> Locked<'c> {
-    pub(super) fn new(cache: &'c Cache, stripes: LockedStripes<'c>) -> Self {
+    pub(super) fn new(cache: &'c Cache, mut stripes: LockedStripes<'c>) -> Self {
+        let is_noted = cache.changes.notes.are_wanted();
+        if is_noted {
+            stripes.iter_mut().for_each(|(_, stripe)| cache.changes.begin(stripe));
+        }
         Self {
             cache,
             stripes,
@@ -302,7 +283,7 @@ impl<'c> Locked<'c> {
             answered: None,
             later: Commit::done(),
             announced: None,
-            notes: cache.changes.notes.are_wanted().then(Vec::new),
+            notes: is_noted.then(Vec::new),
             cause: Cause::default(),
             hides_misses: false,
         }

@@ -1,4 +1,5 @@
-//! Calls of a cache that concern one key, or all of them: each is one change under the lock of one stripe.
+//! Calls of a cache that concern one key, or all of them: each is one change under the lock of one stripe. The thread of
+//! the caller serves others, too: a call fails with `busy` rather than wait for a long step that holds the stripe.
 
 use std::time::Duration;
 
@@ -21,15 +22,15 @@ pub(super) const SCAN_PLACES: u32 = 1024;
 impl Cache {
     /// Returns the result of `read` for the value of a key, and counts as a use of the key. The stripe stays locked
     /// during `read`.
-    pub fn get<R>(&self, key: &[u8], read: impl FnOnce(Option<Found<'_>>) -> R) -> R {
+    pub fn get<R>(&self, key: &[u8], read: impl FnOnce(Option<Found<'_>>) -> R) -> Result<R> {
         let key = self.key(key);
-        read(self.stripe(key).get(key, || self.now_ms()))
+        Ok(read(self.free_stripe(key)?.get(key, || self.now_ms())))
     }
 
     /// Returns the result of `read` for the value of a key, without counting as a use.
-    pub fn peek<R>(&self, key: &[u8], read: impl FnOnce(Option<Found<'_>>) -> R) -> R {
+    pub fn peek<R>(&self, key: &[u8], read: impl FnOnce(Option<Found<'_>>) -> R) -> Result<R> {
         let key = self.key(key);
-        read(self.stripe(key).peek(key, || self.now_ms()))
+        Ok(read(self.free_stripe(key)?.peek(key, || self.now_ms())))
     }
 
     pub fn put(&self, key: &[u8], value: &[u8], ttl: Ttl, condition: Condition) -> Result<Stored> {
@@ -45,16 +46,17 @@ impl Cache {
         })
     }
 
-    pub fn delete(&self, key: &[u8], condition: Condition) -> Stored {
+    pub fn delete(&self, key: &[u8], condition: Condition) -> Result<Stored> {
+        self.admit()?;
         let key = self.key(key);
-        let mut stripe = self.stripe(key);
+        let mut stripe = self.free_stripe(key)?;
         let stored = stripe.delete(key, condition, || self.now_ms());
         if let Stored::Done { version, previous: Some(_) } = stored {
             self.changes.note_deleted(&mut stripe, key, version);
             self.note(&mut stripe, key, What::Deleted);
         }
         self.follow(&mut stripe);
-        stored
+        Ok(stored)
     }
 
     /// Adds to a counter, which is a number in decimal digits. A missing counter begins with 0.
@@ -79,7 +81,7 @@ impl Cache {
         let expires_ms = match self.expires(ttl)? {
             Expires::At(at_ms) => Some(at_ms),
             Expires::Never => None,
-            Expires::Kept => return Ok(self.peek(key, |found| found.is_some())),
+            Expires::Kept => return self.peek(key, |found| found.is_some()),
         };
         self.admit()?;
         let key = self.key(key);
@@ -100,25 +102,34 @@ impl Cache {
     /// Calls `each` for entries whose keys begin with `prefix`, from a cursor on, until it returns `false`. An entry
     /// that exists during the whole scan is found exactly once. Returns the cursor to continue from, or `None` at the
     /// end.
-    pub fn scan(&self, prefix: &[u8], from: ScanCursor, mut each: impl FnMut(Found<'_>) -> bool) -> Option<ScanCursor> {
+    pub fn scan(
+        &self,
+        prefix: &[u8],
+        from: ScanCursor,
+        mut each: impl FnMut(Found<'_>) -> bool,
+    ) -> Result<Option<ScanCursor>> {
         let at = from.0 >> 32;
         let place = from.0 as u32;
-        let stripe = self.stripes.get(at as usize)?.0.lock();
-        let next = stripe
+        if at >= self.stripes.len() as u64 {
+            return Ok(None);
+        }
+        let next = self
+            .free_stripe_at(at as usize)?
             .scan(Cursor(place), SCAN_PLACES, self.now_ms(), |found| !found.key.starts_with(prefix) || each(found));
-        match next {
+        Ok(match next {
             Some(Cursor(place)) => Some(ScanCursor(at << 32 | u64::from(place))),
             None => (at + 1 < self.stripes.len() as u64).then_some(ScanCursor((at + 1) << 32)),
-        }
+        })
     }
 
     /// Removes all entries. Returns their number, and the commit of their removal.
-    pub fn flush(&self) -> (u64, Commit) {
+    pub fn flush(&self) -> Result<(u64, Commit)> {
+        self.admit()?;
         // Under the locks of all stripes, so that watchers also see later puts after the flush.
-        let mut locked = self.lock_all();
+        let mut locked = self.lock_all_or_busy()?;
         let entries = locked.len();
         locked.flush();
-        (entries, locked.finish().commit)
+        Ok((entries, locked.finish().commit))
     }
 
     /// Returns the number of entries that expire, and their mean remaining time in ms.
@@ -210,6 +221,7 @@ impl Cache {
         let Some(mut stripe) = stripe.try_lock_for(EXPIRE_WAIT) else {
             return false;
         };
+        self.changes.begin(&mut stripe);
         let is_more = stripe.expire(now_ms, EXPIRE_MAX);
         self.follow(&mut stripe);
         is_more

@@ -91,6 +91,15 @@ impl Changes {
         }
     }
 
+    /// Makes a stripe, which has just been locked, collect removed entries if notes of them are wanted: none is removed
+    /// unseen after that.
+    #[inline]
+    pub(super) fn begin(&self, stripe: &mut Kept) {
+        if self.notes.are_wanted() {
+            stripe.record_removed(true);
+        }
+    }
+
     /// Records the entries of a stripe that expired or were evicted since the last call, and takes notes of them.
     pub(super) fn follow(&self, stripe: &mut Kept) {
         let is_watched = self.is_watched();

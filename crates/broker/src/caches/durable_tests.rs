@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use engine::cache::operations::OperationId;
 use engine::cache::structures::{Edit, End, Hash, List, Score, Set, Sorted};
-use engine::cache::{Condition, Eviction, Expires, Owned, ScanCursor, Stored, Stripe, Ttl};
+use engine::cache::{Condition, Eviction, Expires, Found, Owned, ScanCursor, Stored, Stripe, Ttl};
 use storage::{RealDisk, Store, StoreSettings};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
@@ -93,12 +93,13 @@ fn contents(cache: &Cache) -> BTreeMap<Vec<u8>, (String, u64, Option<u64>)> {
     let mut all = BTreeMap::new();
     let mut from = Some(ScanCursor::default());
     while let Some(cursor) = from {
-        from = cache.scan(b"", cursor, |found| {
+        let scanned = cache.scan(b"", cursor, |found| {
             let mut value = Vec::new();
             Stripe::dump(found, &mut value);
             let shown = format!("{} bytes: {}", value.len(), value[..value.len().min(200)].escape_ascii());
             all.insert(found.key.to_vec(), (shown, found.version, found.expires_ms)).is_none()
         });
+        from = scanned.expect("free");
     }
     all
 }
@@ -298,6 +299,7 @@ async fn caches_are_forgotten_while_others_change_them_and_nothing_is_lost() {
                     String::from_utf8_lossy(found.value.bytes().expect("text")).parse().expect("a number")
                 })
             });
+            let value = value.expect("free");
             assert!(
                 (*acknowledged..=*tried).contains(&value) && *acknowledged > 0,
                 "{value}: {acknowledged} of {tried}"
@@ -377,7 +379,7 @@ async fn versions_settings_and_times_survive_a_restart_and_deleted_entries_stay_
     let memory = broker.caches.open("memory").expect("made");
     memory.put(b"k", b"v", Ttl::Never, Condition::Always).expect("room");
     let version = put(&cache, b"k", b"v").await;
-    cache.delete(b"k", Condition::Always);
+    cache.delete(b"k", Condition::Always).expect("free");
     for number in 0..3000u64 {
         small.put(&number.to_be_bytes(), &[0; 1000], Ttl::Never, Condition::Always).expect("room");
     }
@@ -491,7 +493,8 @@ async fn an_operation_that_comes_again_is_done_once_also_after_a_kill() {
             }
             let again = on_disk(left.path()).await;
             let restored = again.caches.open("c").expect("there");
-            let was_done = restored.get(b"n", |found| found.is_some_and(|found| found.version == added.version));
+            let is_it = |found: Option<Found<'_>>| found.is_some_and(|found| found.version == added.version);
+            let was_done = restored.get(b"n", is_it).expect("free");
             let after = add_durably(&restored, sequence).await;
             assert_eq!(after.value, added.value, "once, whether or not it was written before the kill");
             assert!(!was_done || after == added);
@@ -526,7 +529,7 @@ async fn the_first_answer_counts_also_where_nothing_was_done() {
     let deleted = cache.delete_once(b"k", Condition::IfPresent, id(3)).expect("it is there");
     put(4, Condition::IfAbsent);
     assert_eq!(cache.delete_once(b"k", Condition::IfPresent, id(3)), Ok(deleted));
-    assert!(cache.get(b"k", |found| found.is_some()));
+    assert_eq!(cache.get(b"k", |found| found.is_some()), Ok(true));
     let timed = cache.add_once(b"n", 2, Ttl::For(60_000), id(5)).expect("a number");
     assert!(timed.expires_ms.is_some());
     assert_eq!(cache.add_once(b"n", 2, Ttl::Never, id(6)).map(|added| added.expires_ms), Ok(timed.expires_ms));

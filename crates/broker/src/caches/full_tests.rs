@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use super::*;
 use crate::broker::Broker;
 use crate::settings::Settings;
-use engine::cache::{Condition, Stripe, Ttl};
+use engine::cache::{Condition, Found, Stripe, Ttl};
 use std::sync::atomic::AtomicBool;
 
 /// Only reached on failure.
@@ -130,13 +130,12 @@ async fn open(disk: &Narrow, dir: &Path) -> Arc<Broker> {
 }
 
 fn value_of(cache: &Cache, key: &[u8]) -> Option<String> {
-    cache.get(key, |found| {
-        found.map(|found| {
-            let mut value = Vec::new();
-            Stripe::dump(found, &mut value);
-            value.escape_ascii().to_string()
-        })
-    })
+    let text = |found: Found<'_>| {
+        let mut value = Vec::new();
+        Stripe::dump(found, &mut value);
+        value.escape_ascii().to_string()
+    };
+    cache.get(key, |found| found.map(text)).expect("free")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,7 +2,7 @@
 
 use engine::ErrorKind;
 use engine::cache::operations::OperationId;
-use engine::cache::{Condition, Eviction, Expires, Ttl, WatchFrom};
+use engine::cache::{Condition, Eviction, Expires, ScanCursor, Ttl, WatchFrom};
 use tokio::runtime::Handle;
 
 use super::*;
@@ -58,13 +58,29 @@ async fn deletion_and_watches_are_refused_and_other_caches_are_served() {
     let operation = OperationId { client: 1, sequence: 1 };
     let added = move || held.add_once(b"key", 1, Ttl::Default, operation).err().map(|error| error.kind);
     assert_eq!(beside("add_once", added).await, Some(ErrorKind::Busy));
+    // A read must not wait either.
+    let held = cache.clone();
+    let read = move || {
+        let stripe = held.stripe_of(held.key(b"key")) as u64;
+        let scanned = held.scan(b"", ScanCursor(stripe << 32), |_| true);
+        [
+            held.get(b"key", |_| ()).err(),
+            held.peek(b"key", |_| ()).err(),
+            held.delete(b"key", Condition::Always).err(),
+            held.flush().err(),
+            scanned.err(),
+        ]
+        .map(|error| error.map(|error| error.kind))
+    };
+    assert_eq!(beside("get, peek, delete, flush and scan", read).await, [Some(ErrorKind::Busy); 5]);
     let held = cache.clone();
     beside("commit_of", move || drop(held.commit_of(b"key"))).await;
     let of = broker.clone();
     beside("another cache", move || drop(of.caches.open("other").expect("new"))).await;
     drop(long);
     broker.caches.delete("held").expect("free again").wait().await.expect("deleted");
-    assert!(cache.is_deleted() && cache.peek(b"key", |found| found.is_none()));
+    assert!(cache.is_deleted());
+    assert_eq!(cache.peek(b"key", |found| found.is_none()), Ok(true));
     assert!(broker.caches.find("held").is_err());
     let again = broker.caches.open("held").expect("new");
     assert!(again.id() > cache.id(), "versions are counted on");

@@ -145,12 +145,8 @@ impl Caches {
     /// Passes notes about changes of keys to this listener from now on, or to no listener if nothing is wanted. Each
     /// call replaces the listener of the last one.
     pub fn note(&self, wanted: Wanted, listener: Option<Arc<dyn NoteListener>>) {
-        let were_wanted = self.common.notes.are_wanted();
+        // Each stripe follows when it is locked next.
         self.common.notes.want(wanted, listener);
-        // A stripe that collects removed entries in vain stops with its next change.
-        if wanted != Wanted::Nothing && !were_wanted {
-            self.all().iter().for_each(|cache| cache.record_removed());
-        }
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Cache>> {

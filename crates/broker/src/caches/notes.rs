@@ -71,7 +71,7 @@ pub enum Wanted {
 /// Switch of the notes, and their listener. All caches of a broker share it.
 #[derive(Default)]
 pub(super) struct Notes {
-    /// A [`Wanted`] as a number: one relaxed read per step is all that notes cost while nothing is wanted.
+    /// A [`Wanted`] as a number: relaxed reads of it are all that notes cost while nothing is wanted.
     wanted: AtomicU8,
     listener: RwLock<Option<Arc<dyn NoteListener>>>,
 }

@@ -158,7 +158,7 @@ impl<'c> Restore<'c> {
                 Effect::Answered { operation, answer } => cache.operations.lock().remember(operation, answer),
                 _ => {
                     let key = cache.key(effect.key().unwrap_or_default());
-                    cache.stripe(key).replay(key, &effect, now_ms)?;
+                    cache.stripes[cache.stripe_of(key)].0.lock().replay(key, &effect, now_ms)?;
                 }
             }
             Ok(())
@@ -210,7 +210,6 @@ impl<'c> Restore<'c> {
         let mut by_name = self.caches.by_name.write();
         for cache in self.by_number.into_values() {
             self.caches.by_id.write().insert(cache.id, cache.clone());
-            cache.record_removed();
             by_name.insert(cache.name.clone(), cache);
         }
         entries

@@ -21,7 +21,8 @@ fn broker() -> Arc<Broker> {
 }
 
 fn value(cache: &Cache, key: &str) -> Option<String> {
-    cache.get(key.as_bytes(), |found| found.map(|found| String::from_utf8_lossy(bytes_of(found)).into_owned()))
+    let text = |found: Found<'_>| String::from_utf8_lossy(bytes_of(found)).into_owned();
+    cache.get(key.as_bytes(), |found| found.map(text)).expect("free")
 }
 
 fn bytes_of<'a>(found: Found<'a>) -> &'a [u8] {
@@ -81,12 +82,13 @@ fn entries(cache: &Cache, prefix: &str) -> BTreeMap<Bytes, Bytes> {
     let mut entries = BTreeMap::new();
     let mut from = Some(ScanCursor::default());
     while let Some(cursor) = from {
-        from = cache.scan(prefix.as_bytes(), cursor, |found| {
+        let scanned = cache.scan(prefix.as_bytes(), cursor, |found| {
             let is_new =
                 entries.insert(Bytes::copy_from_slice(found.key), Bytes::copy_from_slice(bytes_of(found))).is_none();
             assert!(is_new, "nothing changes, so nothing comes twice");
             entries.len() % 7 != 0
         });
+        from = scanned.expect("free");
     }
     entries
 }
@@ -101,9 +103,9 @@ async fn a_version_is_replaced_by_one_writer_only() {
     assert_eq!(previous, Some(first));
     let late = cache.put(b"key", b"3", Ttl::Default, Condition::IfVersion(first)).expect("room");
     assert_eq!(late, Stored::Unmet { current: Some(version) });
-    assert_eq!(cache.delete(b"key", Condition::IfVersion(first)), Stored::Unmet { current: Some(version) });
+    assert_eq!(cache.delete(b"key", Condition::IfVersion(first)), Ok(Stored::Unmet { current: Some(version) }));
     assert_eq!(value(&cache, "key").as_deref(), Some("2"));
-    assert!(matches!(cache.delete(b"key", Condition::IfVersion(version)), Stored::Done { .. }));
+    assert!(matches!(cache.delete(b"key", Condition::IfVersion(version)), Ok(Stored::Done { .. })));
     // The same version is never used again.
     assert!(put(&cache, "key", "4") > version);
     // Nor is it in another cache of the same name.
@@ -159,7 +161,7 @@ async fn entries_expire_to_the_millisecond_and_watchers_are_notified() {
     assert_eq!(cache.status().stats.entries, 1);
     assert!(cache.touch(b"later", Ttl::Never).expect("a time"));
     assert!(!cache.touch(b"alone", Ttl::Never).expect("a time"));
-    assert_eq!(cache.peek(b"later", |found| found.map(|found| found.expires_ms)), Some(None));
+    assert_eq!(cache.peek(b"later", |found| found.map(|found| found.expires_ms)), Ok(Some(None)));
     for ttl in [Ttl::For(0), Ttl::For(u64::MAX)] {
         assert_eq!(cache.put(b"k", b"", ttl, Condition::Always).expect_err("no time").kind, ErrorKind::Invalid);
     }
@@ -194,7 +196,7 @@ async fn a_watcher_sees_all_entries_and_all_changes() {
         put(&cache, &format!("a{number}"), "new");
     }
     for number in (1..500).step_by(3) {
-        cache.delete(format!("a{number}").as_bytes(), Condition::Always);
+        cache.delete(format!("a{number}").as_bytes(), Condition::Always).expect("free");
     }
     mirror.catch_up(&cache, "a").await;
     assert_eq!(mirror.entries, entries(&cache, "a"));
@@ -208,7 +210,7 @@ async fn a_watcher_sees_all_entries_and_all_changes() {
     };
     tokio::join!(waits, changes);
     assert_eq!(mirror.seen.last(), Some(&ChangeKind::Put("woken".into())));
-    drop(cache.flush());
+    drop(cache.flush().expect("free"));
     put(&cache, "a1", "after");
     mirror.catch_up(&cache, "a").await;
     assert_eq!(mirror.entries, BTreeMap::from([("a1".into(), "after".into())]));
@@ -222,7 +224,7 @@ async fn a_watcher_too_far_behind_begins_again() {
     let mut mirror = Mirror::default();
     put(&cache, "gone", "1");
     mirror.catch_up(&cache, "").await;
-    cache.delete(b"gone", Condition::Always);
+    cache.delete(b"gone", Condition::Always).expect("free");
     for number in 0..70_000 {
         put(&cache, &format!("{}", number % 100), "x");
     }
@@ -325,7 +327,7 @@ async fn a_small_cache_uses_its_capacity_regardless_of_the_stripes() {
             Eviction::None => assert_eq!(large.expect_err("full").kind, ErrorKind::Busy),
             Eviction::S3Fifo | Eviction::TtlFirst => {
                 large.expect("room was made");
-                assert_eq!(cache.get(b"large", |found| found.map(|found| bytes_of(found).len())), Some(90_000));
+                assert_eq!(cache.get(b"large", |found| found.map(|found| bytes_of(found).len())), Ok(Some(90_000)));
             }
         }
     }
@@ -336,7 +338,7 @@ async fn a_small_cache_uses_its_capacity_regardless_of_the_stripes() {
     let full = full.expect("there is an end");
     assert_eq!(full.kind, ErrorKind::Busy);
     assert!(full.message.contains("'more'"), "{full}");
-    drop(cache.flush());
+    drop(cache.flush().expect("free"));
     put(&cache, "k", "room again");
     drop(broker.caches.delete("more").expect("it is there"));
 }
@@ -359,8 +361,8 @@ async fn caches_are_made_described_and_deleted() {
     assert_eq!(names(broker.caches.list("a", 1, |_| true)), (vec!["b".to_owned()], true));
     let cache = broker.caches.open("b").expect("there");
     put(&cache, "k", "v");
-    let left = cache.peek(b"k", |found| found.and_then(|found| found.expires_ms)).expect("a time")
-        - crate::Clock::SYSTEM.now_ms();
+    let expires_ms = cache.peek(b"k", |found| found.and_then(|found| found.expires_ms)).expect("free");
+    let left = expires_ms.expect("a time") - crate::Clock::SYSTEM.now_ms();
     assert!((1..=60_000).contains(&left));
     assert_eq!(broker.caches.describe("b").expect("there").stats.entries, 1);
     for name in ["", "a b", "..", &"x".repeat(250)] {

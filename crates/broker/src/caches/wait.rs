@@ -30,9 +30,15 @@ impl Cache {
         let mut grown = VecDeque::from(grown);
         loop {
             while let Some(key) = grown.pop_front() {
-                self.serve_one(&key, &mut grown);
+                if let Some(waiting) = self.serve_one(&key, &mut grown) {
+                    self.has_unserved.store(true, Ordering::SeqCst);
+                    // A long step that ended before the mark was set has not seen it. Another one may run for long.
+                    if !waiting.keys().any(|key| self.is_held(key)) {
+                        grown.extend(self.take_unserved());
+                    }
+                }
             }
-            // A long step that has ended before the mark was set has not seen it.
+            // One that was dropped has not looked for the mark.
             if !self.has_unserved.load(Ordering::SeqCst) || self.held.load(Ordering::SeqCst) != 0 {
                 return;
             }
@@ -40,16 +46,16 @@ impl Cache {
         }
     }
 
-    /// Retries the waiters for a key, in their order. Adds the keys that grow as a result.
-    fn serve_one(&self, key: &[u8], grown: &mut VecDeque<Box<[u8]>>) {
+    /// Retries the waiters for a key, in their order. Adds the keys that grow as a result. Returns the first waiter that
+    /// could not be retried because of a long step.
+    fn serve_one(&self, key: &[u8], grown: &mut VecDeque<Box<[u8]>>) -> Option<Arc<Waiting>> {
         for waiting in self.waiters.of(key) {
             // A thread that serves connections must not wait for a long step. No later waiter overtakes this one.
             let Some(mut locked) = self.lock_if_free(Some(waiting.keys())) else {
-                self.has_unserved.store(true, Ordering::SeqCst);
-                return;
+                return Some(waiting);
             };
             if locked.peek(key).is_none() {
-                return;
+                return None;
             }
             let is_answered = waiting.try_again(|attempt| {
                 let answer = attempt.and_then(|attempt| attempt(&mut locked, key));
@@ -62,6 +68,7 @@ impl Cache {
                 waiting.notify();
             }
         }
+        None
     }
 
     /// Returns the number of clients that wait for a key of this cache.

@@ -68,13 +68,12 @@ impl Cache {
             }
             WatchFrom::Scan { cursor, position } => {
                 drop(log);
-                self.check_free(None)?;
-                self.scan_some(prefix, cursor, position, &mut batch)
+                self.scan_some(prefix, cursor, position, &mut batch)?
             }
             WatchFrom::Snapshot => {
                 drop(log);
                 let position = self.follow_from_here()?;
-                self.scan_some(prefix, ScanCursor::default(), position, &mut batch)
+                self.scan_some(prefix, ScanCursor::default(), position, &mut batch)?
             }
         };
         Ok(Watched { changes: batch.changes, next, is_reset })
@@ -82,7 +81,7 @@ impl Cache {
 
     /// Starts to record changes. Returns the position of the first. Fails if a long step holds keys.
     fn follow_from_here(&self) -> Result<u64> {
-        self.check_free(None)?;
+        self.check_free()?;
         let switch = self.changes.switch.lock();
         let is_watched = self.changes.is_watched();
         drop(switch);
@@ -113,18 +112,24 @@ impl Cache {
         }
     }
 
-    fn scan_some(&self, prefix: &[u8], from: ScanCursor, position: u64, batch: &mut Batch) -> WatchFrom {
+    /// Reads entries into the batch until it is full, the next stripe is held by a long step, or there are no more.
+    /// Fails if that step is the reason why there are none.
+    fn scan_some(&self, prefix: &[u8], from: ScanCursor, position: u64, batch: &mut Batch) -> Result<WatchFrom> {
         let mut cursor = Some(from);
         while let Some(from) = cursor {
             if !batch.has_room() {
-                return WatchFrom::Scan { cursor: from, position };
+                return Ok(WatchFrom::Scan { cursor: from, position });
             }
-            cursor = self.scan(prefix, from, |found| {
+            let scanned = self.scan(prefix, from, |found| {
                 batch.add(found_change(found));
                 batch.has_room()
             });
+            cursor = match scanned {
+                Err(_) if !batch.changes.is_empty() => return Ok(WatchFrom::Scan { cursor: from, position }),
+                scanned => scanned?,
+            };
         }
-        WatchFrom::Changes { position }
+        Ok(WatchFrom::Changes { position })
     }
 }
 

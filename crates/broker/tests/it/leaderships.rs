@@ -251,7 +251,7 @@ async fn check(broker: &Arc<Broker>, left: &Left, term: i32) {
     }
 
     let cache = broker.caches.find("kept").expect("there");
-    assert!(cache.get(b"key", |found| found.is_some()));
+    assert_eq!(cache.get(b"key", |found| found.is_some()), Ok(true));
 
     let stream = broker.streams.get("stream").expect("known").expect("there");
     let locked = stream.lock().await.expect("locked");

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use broker::{Broker, Clock, LoginSource, Settings};
+use engine::cache::Found;
 use engine::groups::GroupName;
 use engine::mesh::MeshMode;
 use engine::queue::Phase;
@@ -74,7 +75,8 @@ async fn check(broker: &Arc<Broker>) {
 
     let sessions = broker.caches.open("sessions").expect("a cache");
     let value = |key: &str| {
-        sessions.get(key.as_bytes(), |found| found.map(|found| found.value.bytes().expect("bytes").to_vec()))
+        let bytes = |found: Found<'_>| found.value.bytes().expect("bytes").to_vec();
+        sessions.get(key.as_bytes(), |found| found.map(bytes)).expect("free")
     };
     assert_eq!((value("alice"), value("bob")), (Some(b"one coffee".to_vec()), None));
 
@@ -160,10 +162,11 @@ async fn check_0_1_0(broker: &Arc<Broker>) {
 
     let sessions = broker.caches.open("sessions").expect("a cache");
     let value = |key: &str| {
-        sessions.get(key.as_bytes(), |found| found.map(|found| found.value.bytes().expect("bytes").to_vec()))
+        let bytes = |found: Found<'_>| found.value.bytes().expect("bytes").to_vec();
+        sessions.get(key.as_bytes(), |found| found.map(bytes)).expect("free")
     };
     assert_eq!((value("alice"), value("bob")), (Some(b"one coffee".to_vec()), None));
-    assert!(sessions.get(b"visits", |found| found.is_some()));
+    assert_eq!(sessions.get(b"visits", |found| found.is_some()), Ok(true));
 
     let visits = broker.streams.get("visits").expect("known").expect("a stream");
     let visits = visits.lock().await.expect("restored");

@@ -150,7 +150,6 @@ pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, 
         let Some(from) = next.filter(|_| entries.len() < count_max && bytes < ANSWER_BYTES_MAX) else {
             break;
         };
-        cache.check_free(None)?;
         next = cache.scan(prefix.as_bytes(), from, |found| {
             // An entry with parts (a list, a hash, a set) is listed without its contents.
             let value = found.value.bytes().unwrap_or_default();
@@ -164,7 +163,7 @@ pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, 
                 expires_ms: found.expires_ms,
             });
             entries.len() < count_max && bytes < ANSWER_BYTES_MAX
-        });
+        })?;
     }
     cache.settled().wait().await?;
     // The cursor is a string: it has 64 bits, which a double cannot represent.
@@ -175,9 +174,7 @@ pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, 
 pub(super) async fn flush(State(http): State<Arc<Http>>, Topic(cache): Topic, uri: Uri) -> Result<Response> {
     Query::parse(&uri, &[])?;
     let cache = http.broker.caches.find(&cache)?;
-    cache.admit()?;
-    cache.check_free(None)?;
-    let (removed, flushed) = cache.flush();
+    let (removed, flushed) = cache.flush()?;
     http.broker.record_act("flush cache", cache.name().as_str(), None);
     cache.settled().and(flushed).wait().await?;
     Ok(codec::json(StatusCode::OK, &json!({ "removed": removed })))
@@ -187,13 +184,12 @@ pub(super) async fn flush(State(http): State<Arc<Http>>, Topic(cache): Topic, ur
 pub(super) async fn get(State(http): State<Arc<Http>>, Entry { cache, key }: Entry, uri: Uri) -> Result<Response> {
     Query::parse(&uri, &[])?;
     let cache = http.broker.caches.find(&cache)?;
-    cache.check_free(Some(key.as_bytes()))?;
     let found = cache.get(key.as_bytes(), |found| {
         let read = |found: engine::cache::Found<'_>| {
             Ok::<_, Error>((Bytes::copy_from_slice(found.value.bytes()?), found.version, found.expires_ms))
         };
         found.map(read).transpose()
-    })?;
+    })??;
     cache.commit_of(key.as_bytes()).wait().await?;
     let (value, version, expires_ms) = found.ok_or_else(|| no_entry(&cache, &key))?;
     let mut response = codec::bytes(StatusCode::OK, "application/octet-stream", value);
@@ -215,7 +211,6 @@ pub(super) async fn put(
     let condition = condition(request.headers())?;
     let body = codec::read_body(request.into_body(), &http.bodies).await?;
     let cache = http.broker.caches.open(&cache)?;
-    cache.check_free(Some(key.as_bytes()))?;
     let stored = cache.put(key.as_bytes(), &body.bytes, ttl, condition)?;
     cache.commit_of(key.as_bytes()).wait().await?;
     match stored {
@@ -237,9 +232,7 @@ pub(super) async fn remove(
     Query::parse(request.uri(), &[])?;
     let condition = condition(request.headers())?;
     let cache = http.broker.caches.find(&cache)?;
-    cache.admit()?;
-    cache.check_free(Some(key.as_bytes()))?;
-    let stored = cache.delete(key.as_bytes(), condition);
+    let stored = cache.delete(key.as_bytes(), condition)?;
     cache.commit_of(key.as_bytes()).wait().await?;
     match stored {
         Stored::Done { previous: Some(_), .. } => Ok(StatusCode::NO_CONTENT),
@@ -275,7 +268,6 @@ pub(super) async fn add(
     Query::parse(request.uri(), &[])?;
     let AddIn { delta, ttl_ms } = codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
     let cache = http.broker.caches.open(&cache)?;
-    cache.check_free(Some(key.as_bytes()))?;
     let added = cache.add(key.as_bytes(), delta, ttl_ms.map_or(Ttl::Default, Ttl::For))?;
     cache.commit_of(key.as_bytes()).wait().await?;
     // The value is a string, like all values: a counter may have 64 bits.

@@ -38,8 +38,7 @@ pub(super) fn answer(
         | CacheRequest::List { .. } => of_caches(broker, identity, request)?,
         CacheRequest::Get { cache, key } => {
             let cache = recent.cache(broker, cache)?;
-            cache.check_free(Some(&key))?;
-            (CacheResponse::Got(cache.get(&key, |found| found.map(value).transpose())?), cache.commit_of(&key))
+            (CacheResponse::Got(cache.get(&key, |found| found.map(value).transpose())??), cache.commit_of(&key))
         }
         CacheRequest::MultiGet { cache, keys } => {
             let cache = recent.cache(broker, cache)?;
@@ -47,7 +46,6 @@ pub(super) fn answer(
         }
         CacheRequest::Put { cache, condition, ttl, operation, key, value } => {
             let cache = recent.cache(broker, cache)?;
-            cache.check_free(Some(&key))?;
             let stored = match operation {
                 Some(operation) => cache.put_once(&key, &value, ttl, condition, operation)?,
                 None => cache.put(&key, &value, ttl, condition)?,
@@ -56,19 +54,14 @@ pub(super) fn answer(
         }
         CacheRequest::Remove { cache, condition, operation, key } => {
             let cache = recent.cache(broker, cache)?;
-            cache.check_free(Some(&key))?;
             let stored = match operation {
                 Some(operation) => cache.delete_once(&key, condition, operation)?,
-                None => {
-                    cache.admit()?;
-                    cache.delete(&key, condition)
-                }
+                None => cache.delete(&key, condition)?,
             };
             (CacheResponse::Removed(stored), cache.commit_of(&key))
         }
         CacheRequest::Add { cache, delta, ttl, operation, key } => {
             let cache = recent.cache(broker, cache)?;
-            cache.check_free(Some(&key))?;
             let added = match operation {
                 Some(operation) => cache.add_once(&key, delta, ttl, operation)?,
                 None => cache.add(&key, delta, ttl)?,
@@ -77,19 +70,15 @@ pub(super) fn answer(
         }
         CacheRequest::Touch { cache, ttl, key } => {
             let cache = recent.cache(broker, cache)?;
-            cache.check_free(Some(&key))?;
             (CacheResponse::Touched(cache.touch(&key, ttl)?), cache.commit_of(&key))
         }
         CacheRequest::Scan { cache, from, count_max, with_values, prefix } => {
             let cache = recent.cache(broker, cache)?;
-            cache.check_free(None)?;
-            (scan(cache, from, count_max, with_values, &prefix), cache.settled())
+            (scan(cache, from, count_max, with_values, &prefix)?, cache.settled())
         }
         CacheRequest::Flush { cache } => {
             let cache = recent.cache(broker, cache)?;
-            cache.check_free(None)?;
-            cache.admit()?;
-            let (entries, flushed) = cache.flush();
+            let (entries, flushed) = cache.flush()?;
             broker.record_act("flush cache", cache.name().as_str(), None);
             (CacheResponse::Flushed(entries), cache.settled().and(flushed))
         }
@@ -163,8 +152,7 @@ fn multi_get(cache: &Cache, keys: &[Bytes]) -> Result<CacheResponse> {
     let mut bytes = 0;
     let mut values = Vec::with_capacity(keys.len());
     for key in keys {
-        cache.check_free(Some(key))?;
-        let value = cache.get(key, |found| found.map(value).transpose())?;
+        let value = cache.get(key, |found| found.map(value).transpose())??;
         let more = value.as_ref().map_or(0, |value| value.value.len());
         // A larger value is returned only if it is the only value of the response.
         if bytes > 0 && more > 0 && bytes + more > ANSWER_BYTES_MAX {
@@ -179,7 +167,7 @@ fn multi_get(cache: &Cache, keys: &[Bytes]) -> Result<CacheResponse> {
     Ok(CacheResponse::MultiGot(values))
 }
 
-fn scan(cache: &Cache, from: ScanCursor, count_max: u32, with_values: bool, prefix: &[u8]) -> CacheResponse {
+fn scan(cache: &Cache, from: ScanCursor, count_max: u32, with_values: bool, prefix: &[u8]) -> Result<CacheResponse> {
     let count_max = count_max.clamp(1, ENTRIES_MAX) as usize;
     let mut entries = Vec::new();
     let mut bytes = 0;
@@ -191,6 +179,6 @@ fn scan(cache: &Cache, from: ScanCursor, count_max: u32, with_values: bool, pref
         let value = Value { value, version: found.version, expires_ms: found.expires_ms };
         entries.push(Entry { key: Bytes::copy_from_slice(found.key), value });
         entries.len() < count_max && bytes < ANSWER_BYTES_MAX
-    });
-    CacheResponse::Scanned { entries, next }
+    })?;
+    Ok(CacheResponse::Scanned { entries, next })
 }

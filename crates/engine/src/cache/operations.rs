@@ -87,6 +87,11 @@ impl Operations {
         }
     }
 
+    /// Returns `true` if no answer is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.clients.values().all(|client| client.answers.is_empty())
+    }
+
     /// Returns all remembered answers: the client that was silent for longest first, and each client's answers in the
     /// order of its operations.
     pub fn iter(&self) -> impl Iterator<Item = (OperationId, OperationAnswer)> {

@@ -287,7 +287,7 @@ impl Views {
             let cache = broker.caches.find(CACHE)?;
             let name = [key as u8];
             let read = |found: Option<Found<'_>>| found.map(|found| found.value.bytes().map(<[u8]>::to_vec));
-            let value = cache.get(&name, read).transpose()?;
+            let value = cache.get(&name, read)?.transpose()?;
             cache.commit_of(&name).wait().await?;
             let number = |bytes: Vec<u8>| bytes.try_into().map(u64::from_be_bytes);
             let value = value

@@ -28,7 +28,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(1);
 impl Cache {
     /// Returns `true` if a long step holds the stripe of this key.
     pub fn is_held(&self, key: &[u8]) -> bool {
-        let held = self.held.load(Ordering::Acquire);
+        let held = self.held.load(Ordering::SeqCst);
         held != 0 && held & bit(self.stripe_of(self.key(key))) != 0
     }
 
@@ -37,16 +37,13 @@ impl Cache {
         self.held.load(Ordering::Acquire) != 0
     }
 
-    /// Refuses to use a key whose stripe a long step holds, or any key for `None`: the thread of the caller must not
-    /// wait for it.
-    pub fn check_free(&self, key: Option<&[u8]>) -> Result<()> {
+    /// Refuses to use all stripes while a long step holds one: the thread of the caller must not wait for it.
+    pub(in crate::caches) fn check_free(&self) -> Result<()> {
         let held = self.held.load(Ordering::Acquire);
-        let wanted = key.map_or(u64::MAX, |key| bit(self.stripe_of(self.key(key))));
         let until = Instant::now() + FREE_MAX;
         // Most long steps are short.
         let is_free = |number: usize| self.stripes[number].0.try_lock_until(until).is_some();
-        if held & wanted == 0 || (0..self.stripes.len()).filter(|number| held & wanted & bit(*number) != 0).all(is_free)
-        {
+        if held == 0 || (0..self.stripes.len()).filter(|number| held & bit(*number) != 0).all(is_free) {
             return Ok(());
         }
         Err(self.busy())
@@ -59,9 +56,14 @@ impl Cache {
 
     /// Locks the stripe of a key. Fails if a long step holds it and does not release it soon.
     pub(in crate::caches) fn free_stripe(&self, key: Key<'_>) -> Result<MutexGuard<'_, Kept>> {
-        let number = self.stripe_of(key);
+        self.free_stripe_at(self.stripe_of(key))
+    }
+
+    /// Locks the stripe with this number as [`Cache::free_stripe`] does.
+    pub(in crate::caches) fn free_stripe_at(&self, number: usize) -> Result<MutexGuard<'_, Kept>> {
         loop {
-            if let Some(stripe) = self.stripes[number].0.try_lock_for(FREE_MAX) {
+            if let Some(mut stripe) = self.stripes[number].0.try_lock_for(FREE_MAX) {
+                self.changes.begin(&mut stripe);
                 return Ok(stripe);
             }
             if self.held.load(Ordering::Acquire) & bit(number) != 0 {
@@ -80,7 +82,7 @@ impl Cache {
 
     /// Locks all stripes. Fails if a long step holds one of them and does not release it soon.
     pub(in crate::caches) fn lock_all_or_busy(&self) -> Result<Locked<'_>> {
-        self.check_free(None)?;
+        self.check_free()?;
         self.lock_if_free(None::<std::iter::Empty<&[u8]>>).ok_or_else(|| self.busy())
     }
 
@@ -88,10 +90,13 @@ impl Cache {
     /// moment.
     pub(in crate::caches) fn spare_stripe(&self, number: usize) -> Option<MutexGuard<'_, Kept>> {
         let stripe = &self.stripes[number].0;
-        if self.held.load(Ordering::Acquire) & bit(number) != 0 {
-            return stripe.try_lock();
-        }
-        stripe.try_lock_for(CHECK_EVERY)
+        let mut locked = if self.held.load(Ordering::Acquire) & bit(number) != 0 {
+            stripe.try_lock()?
+        } else {
+            stripe.try_lock_for(CHECK_EVERY)?
+        };
+        self.changes.begin(&mut locked);
+        Some(locked)
     }
 
     /// Locks a stripe. While a long step holds it, this task waits and its thread does not.
@@ -138,8 +143,16 @@ impl Cache {
                 Err(held) => drop(self.stripes[held].0.lock()),
             }
         }
-        // Other long steps must not keep it from ever having all.
-        Locked::new(self, numbers.map(|number| (number, self.stripes[number].0.lock())).collect())
+        // Other long steps must not keep it from ever having all. So it becomes one of them: those that it has are held
+        // while it waits for the next one.
+        let mut locked = Locked::new(self, LockedStripes::new());
+        for number in numbers {
+            locked.announce();
+            let mut stripe = self.stripes[number].0.lock();
+            self.changes.begin(&mut stripe);
+            locked.stripes.push((number, stripe));
+        }
+        locked
     }
 
     /// Locks stripes in this order. Returns the number of one that a long step holds, with nothing locked.
@@ -264,7 +277,8 @@ impl Locked<'_> {
             return true;
         };
         match self.cache.stripes[number].0.try_lock_until(until) {
-            Some(stripe) => {
+            Some(mut stripe) => {
+                self.cache.changes.begin(&mut stripe);
                 self.stripes.insert(at, (number, stripe));
                 // Notes may be wanted since this step began: others see the new stripe as unlocked until now.
                 if self.notes.is_none() && self.cache.changes.notes.are_wanted() {

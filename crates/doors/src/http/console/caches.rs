@@ -53,8 +53,7 @@ pub(super) async fn entry(visit: Visit) -> Result<Page> {
         Ok::<_, Error>(entry::Value { bytes, version: found.version, expires_ms: found.expires_ms })
     };
     // A look does not count as a use of the entry.
-    cache.check_free(Some(key.as_bytes()))?;
-    let found = cache.peek(key.as_bytes(), |found| found.map(read).transpose())?;
+    let found = cache.peek(key.as_bytes(), |found| found.map(read).transpose())??;
     cache.commit_of(key.as_bytes()).wait().await?;
     Ok(entry::page(visit.param(0), key, form, found.as_ref()))
 }
@@ -67,7 +66,6 @@ async fn entries(visit: &Visit, name: &str, prefix: &str, from: ScanCursor) -> R
         let Some(from) = next.filter(|_| rows.len() < LIST_MAX) else {
             break;
         };
-        cache.check_free(None)?;
         next = cache.scan(prefix.as_bytes(), from, |found| {
             // An entry with parts (a list, a hash, a set) is listed without its contents.
             let value = found.value.bytes().unwrap_or_default();
@@ -78,7 +76,7 @@ async fn entries(visit: &Visit, name: &str, prefix: &str, from: ScanCursor) -> R
                 expires_ms: found.expires_ms,
             });
             rows.len() < LIST_MAX
-        });
+        })?;
     }
     cache.settled().wait().await?;
     Ok(cache::Entries { prefix: prefix.to_owned(), rows, next: next.map(|next| next.0) })

@@ -65,9 +65,9 @@ fn flushall(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
             continue;
         }
         match session.database_of(&door.broker, number) {
-            Ok(cache) => match cache.admit() {
-                Ok(()) => flushed = flushed.and(cache.flush().1),
-                Err(full) => return session.fail(&full.into()),
+            Ok(cache) => match cache.flush() {
+                Ok((_, commit)) => flushed = flushed.and(commit),
+                Err(error) => return session.fail(&error.into()),
             },
             Err(fail) => return session.fail(&fail),
         }
