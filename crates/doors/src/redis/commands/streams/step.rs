@@ -293,7 +293,13 @@ impl Step {
         named: &BTreeMap<usize, Named<'_>>,
     ) -> Done<Held<'c>> {
         if self.caller.is_some() {
-            return Ok(named.iter().map(|(number, named)| (*number, lock(&caches[number], named))).collect());
+            let mut held = Held::new();
+            for (number, named) in named {
+                // Other threads must not wait for these keys while this one waits for another database.
+                held.values_mut().for_each(LockedCache::announce);
+                held.insert(*number, lock(&caches[number], named));
+            }
+            return Ok(held);
         }
         loop {
             let mut held = Held::new();

@@ -144,3 +144,30 @@ async fn a_cache_whose_keys_are_held_is_not_deleted_and_others_are_served() {
     let (status, body) = http(address, "DELETE", "/v1/caches/db0", "").await.expect("answered");
     assert!(status < 300, "{status} {body}");
 }
+
+/// A transaction that comes as the script begins waits for it with the keys of one database, which others use.
+#[tokio::test]
+async fn keys_of_a_transaction_that_waits_for_another_database_do_not_block_a_thread() {
+    let server = server(&["threads=1", "http=127.0.0.1:0"]);
+    let mut redis = Redis::open(&server);
+    assert_eq!(redis.call("SET key 1"), "+OK");
+    let client = server.client("tcp").await;
+    for _ in 0..8 {
+        let mut script = Redis::open(&server);
+        assert_eq!(script.call("SELECT 1"), "+OK");
+        let mut both = Redis::open(&server);
+        both.send(&[request(&[b"MULTI"]), request(&[b"EVAL", b"return 1", b"1", b"key"])].concat());
+        both.send(&[request(&[b"SELECT", b"1"]), request(&[b"SET", b"other", b"1"])].concat());
+        let queued: Vec<String> = (0..4).map(|_| both.answer()).collect();
+        assert_eq!(queued, ["+OK", "+QUEUED", "+QUEUED", "+QUEUED"]);
+        script.send(&request(&[b"EVAL", FOREVER.as_bytes(), b"1", b"held"]));
+        both.ask("EXEC");
+        let mut reader = Redis::open(&server);
+        reader.ask("GET key");
+        let read = within("a get", client.cache("db0").get("key")).await;
+        assert!(read.as_ref().is_ok() || read.is_err_and(|error| error.kind == client::ErrorKind::Busy));
+        all_doors_answer(&server, "EXEC and GET").await;
+        kill(&server, &mut script).await;
+        assert_eq!((both.answer(), reader.answer()), ("(:1 +OK +OK)".to_owned(), "1".to_owned()));
+    }
+}
