@@ -122,14 +122,17 @@ fn script(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
     }
 }
 
-/// Ends the script, or the function, that has run for the longest time (`scriptKill` in `src/script.c` of Redis). A
-/// client of a tenant ends those of the tenant.
+/// Ends the script, or the function, that has run for the longest time, of those that have not written if there are any
+/// (`scriptKill` in `src/script.c` of Redis, where only one runs). A client of a tenant ends those of the tenant.
 pub(super) fn kill(door: &Door, session: &Session, is_function: bool, writer: &mut Writer) -> Done {
     let may_end = |running: &Running| session.tenant().is_none_or(|tenant| running.tenant.as_ref() == Some(tenant));
     let is_wanted = |running: &Running| may_end(running) && running.is_function == is_function;
-    // One that was killed may still be about to end.
-    let alive = door.scripts.longest(|running| is_wanted(running) && !running.is_killed());
-    let wanted = alive.or_else(|| door.scripts.longest(is_wanted));
+    let longest =
+        |is_of: &dyn Fn(&Running) -> bool| door.scripts.longest(|running| is_wanted(running) && is_of(running));
+    // One that was killed may still be about to end, and one that has written cannot be killed.
+    let may_be_killed = longest(&|running| !running.is_killed() && !running.has_written());
+    let alive = may_be_killed.or_else(|| longest(&|running| !running.is_killed()));
+    let wanted = alive.or_else(|| longest(&|_| true));
     let running = match wanted.or_else(|| door.scripts.longest(may_end)) {
         None => return Err(Fail::new(NOTHING_RUNS)),
         Some(running) => running,

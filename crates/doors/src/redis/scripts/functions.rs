@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use broker::Broker;
 use broker::metrics::Exposition;
+use bytes::Bytes;
 use engine::security::TenantName;
+use futures_util::{StreamExt, stream};
 use parking_lot::RwLock;
 use tokio::sync::{Mutex, oneshot, watch};
 
@@ -40,6 +42,8 @@ const LOAD_TIME_MAX: Duration = Duration::from_millis(500);
 pub(super) const AGAIN_TIME_MAX: Duration = Duration::from_secs(10);
 /// Maximum duration of a wait for the functions after startup.
 const RESTORE_WAIT_MAX: Duration = Duration::from_secs(30);
+/// Number of tenants whose functions are restored at the same time.
+const RESTORES_MAX: usize = 8;
 /// Time after which documents that could not be read are read again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -236,16 +240,22 @@ impl Functions {
         *self.is_restored.borrow()
     }
 
-    /// Waits until the functions are restored after startup.
-    pub(super) async fn restored(&self) {
+    /// Returns `true` if the functions of a tenant are restored: those of others may take longer.
+    pub(super) fn are_restored_of(&self, tenant: Tenant<'_>) -> bool {
+        self.are_restored() || self.of_tenants.read().contains_key(prefix(tenant))
+    }
+
+    /// Waits until the functions of a tenant are restored after startup.
+    pub(super) async fn restored(&self, tenant: Tenant<'_>) {
         let mut restored = self.is_restored.subscribe();
+        let is_restored = |all: &bool| *all || self.are_restored_of(tenant);
         // Both the end of the restore and the time limit are the end of the wait.
-        drop(tokio::time::timeout(RESTORE_WAIT_MAX, restored.wait_for(|is_restored| *is_restored)).await);
+        drop(tokio::time::timeout(RESTORE_WAIT_MAX, restored.wait_for(is_restored)).await);
     }
 
     /// Returns the libraries of a tenant.
     pub(in crate::redis) fn of(&self, tenant: Tenant<'_>) -> Done<Arc<Libraries>> {
-        if !self.are_restored() {
+        if !self.are_restored_of(tenant) {
             return Err(RESTORING);
         }
         self.of_tenants.read().get(prefix(tenant)).cloned().unwrap_or_else(|| Ok(Arc::default()))
@@ -370,15 +380,8 @@ pub(in crate::redis) async fn restore_all(scripts: Weak<super::Scripts>, broker:
     while let (Some(scripts), Some(broker)) = (scripts.upgrade(), broker.upgrade()) {
         match broker.documents.list(DOCUMENT, "").await {
             Ok(documents) => {
-                for (name, payload) in documents {
-                    let restored = run_in_lane(&scripts.lanes, None, move || restored(&payload)).await;
-                    if let Err(fail) = &restored {
-                        let error = String::from_utf8_lossy(&fail.text);
-                        tracing::error!(document = name, %error, "libraries of functions cannot be restored");
-                    }
-                    let prefix = name.strip_suffix(NAME).unwrap_or(&name).to_owned();
-                    scripts.functions.of_tenants.write().insert(prefix, restored.map(Arc::new));
-                }
+                let each = |(name, payload)| restore(&scripts, name, payload);
+                stream::iter(documents).for_each_concurrent(RESTORES_MAX, each).await;
                 scripts.functions.is_restored.send_replace(true);
                 return;
             }
@@ -387,6 +390,32 @@ pub(in crate::redis) async fn restore_all(scripts: Weak<super::Scripts>, broker:
         drop((scripts, broker));
         tokio::time::sleep(RETRY).await;
     }
+}
+
+/// Restores the functions of a tenant.
+async fn restore(scripts: &super::Scripts, name: String, payload: Bytes) {
+    let prefix = name.strip_suffix(NAME).unwrap_or(&name);
+    let owner = TenantName::of_inner(&name);
+    let restored = loop {
+        let payload = payload.clone();
+        match run_in_lane(&scripts.lanes, owner.clone(), move || Ok(restored(&payload))).await {
+            Ok(restored) => break restored,
+            Err(fail) if fail == CLOSED => return,
+            // Clients have filled the queue of scripts, which run.
+            Err(fail) => {
+                let error = String::from_utf8_lossy(&fail.text);
+                tracing::warn!(document = name, %error, "libraries of functions are not restored yet");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    };
+    if let Err(fail) = &restored {
+        let error = String::from_utf8_lossy(&fail.text);
+        tracing::error!(document = name, %error, "libraries of functions cannot be restored");
+    }
+    scripts.functions.of_tenants.write().insert(prefix.to_owned(), restored.map(Arc::new));
+    // Wakes the clients of this tenant, who wait for no others.
+    scripts.functions.is_restored.send_replace(false);
 }
 
 /// Reads the libraries of a document. One that cannot be run is kept without functions.
@@ -536,5 +565,33 @@ mod tests {
         let flood = "for i = 1, 1e9 do redis.register_function('f' .. i, function() end) end";
         let refused = refused(&format!("#!lua name=a\n{flood}"));
         assert!(refused.starts_with("ERR Error registering functions: ERR "), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn libraries_that_meet_a_full_queue_of_scripts_are_restored_later() {
+        let scripts = Arc::new(super::super::Scripts::default());
+        let mut document = Libraries::default();
+        let text = "#!lua name=lib\nredis.register_function('f', function() end)";
+        document.add(Arc::new(library(text).expect("valid"))).expect("room");
+        let payload = Bytes::from(document.payload());
+        let tenant = TenantName::parse("ann").expect("valid");
+        // Scripts of others fill the queue until they may end.
+        let (release, is_released) = std::sync::mpsc::channel::<()>();
+        let is_released = Arc::new(parking_lot::Mutex::new(is_released));
+        while let Ok(()) = scripts.lanes.run(None, {
+            let is_released = is_released.clone();
+            Box::new(move || assert!(is_released.lock().recv().is_err(), "nothing is sent"))
+        }) {}
+        let name = format!("{}{NAME}", tenant.prefix());
+        let mut restoring = std::pin::pin!(restore(&scripts, name, payload));
+        let waits = tokio::time::timeout(Duration::from_millis(100), &mut restoring).await;
+        assert!(waits.is_err(), "there is no room");
+        assert!(scripts.functions.of(Some(&tenant)).is_err_and(|fail| fail == RESTORING));
+        drop(release);
+        restoring.await;
+        // Its clients do not wait for other tenants.
+        scripts.functions.restored(Some(&tenant)).await;
+        assert_eq!(scripts.functions.of(Some(&tenant)).expect("restored").function_count(), 1);
+        assert!(scripts.functions.of(None).is_err_and(|fail| fail == RESTORING));
     }
 }

@@ -82,8 +82,9 @@ impl Scripts {
 
     /// Returns `true` if a command has to wait: for a script of its tenant, which holds keys of the command, or for
     /// functions that are not restored yet. The keys may be those of another database, as the session is not known.
-    pub(super) fn holds(&self, command: &Command, args: &[&[u8]], tenant: impl FnOnce() -> Option<TenantName>) -> bool {
-        if matches!(command.name, "FCALL" | "FCALL_RO" | "FUNCTION" | "EXEC") && !self.functions.are_restored() {
+    pub(super) fn holds(&self, command: &Command, args: &[&[u8]], tenant: impl Fn() -> Option<TenantName>) -> bool {
+        let waits_for_functions = matches!(command.name, "FCALL" | "FCALL_RO" | "FUNCTION" | "EXEC");
+        if waits_for_functions && !self.functions.are_restored() && !self.functions.are_restored_of(tenant().as_ref()) {
             return true;
         }
         if !self.lanes.is_any_running() || !command.takes(args.len()) {
@@ -103,7 +104,7 @@ impl Scripts {
     /// clients do not wait for them.
     pub(super) async fn over(self: Arc<Self>, pause: Arc<Pause>, tenant: Option<TenantName>) {
         pause.over().await;
-        self.functions.restored().await;
+        self.functions.restored(tenant.as_ref()).await;
         let until = |running: &Arc<Running>| running.began.checked_add(self.busy_after());
         let is_long = |running: &Arc<Running>| running.tenant == tenant && running.began.elapsed() >= LONG;
         for running in self.lanes.running().into_iter().filter(is_long) {

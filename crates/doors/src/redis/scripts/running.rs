@@ -76,6 +76,11 @@ impl Running {
         self.stage.load(Ordering::SeqCst) == KILLED_NOW
     }
 
+    /// Returns `true` if the script has changed data.
+    pub(in crate::redis) fn has_written(&self) -> bool {
+        self.stage.load(Ordering::SeqCst) == WRITING
+    }
+
     /// Ends the script. Returns `false` if it has changed data.
     pub(in crate::redis) fn kill(&self) -> bool {
         self.reach(KILLED_NOW)
