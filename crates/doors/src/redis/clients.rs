@@ -40,6 +40,8 @@ pub(super) struct Client {
     pub(super) command: AtomicU32,
     /// Number of bytes of the incomplete request.
     pub(super) unread: Arc<AtomicUsize>,
+    /// Upper bound of the bytes of messages in the outbox that no command has requested.
+    pub(super) messages: AtomicUsize,
     /// Number of bytes of the arguments of a blocking or long command.
     pub(super) args_bytes: AtomicUsize,
 }

@@ -196,6 +196,7 @@ impl Handler<RedisProtocol> for Door {
             active_s: AtomicU64::new(self.began.elapsed().as_secs()),
             command: AtomicU32::new(NO_COMMAND),
             unread: self.clients.unread(peer.id),
+            messages: AtomicUsize::new(0),
             args_bytes: AtomicUsize::new(0),
         });
         self.clients.add(client.clone());

@@ -24,9 +24,11 @@ use super::mouth::{Mouth, Opening};
 /// Maximum size of a line. The rest of a longer one is left out.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Commands that no monitor shows, by their numbers: those about the server, as in Redis.
+/// Commands that no monitor shows, by their numbers: those about the server, as in Redis. It has two more in the
+/// category `admin`, which lack the flag `CMD_ADMIN`.
 static HIDDEN: LazyLock<Vec<bool>> = LazyLock::new(|| {
-    let admin: Vec<&str> = commands_of("admin").into_iter().flatten().collect();
+    let mut admin: Vec<&str> = commands_of("admin").into_iter().flatten().collect();
+    admin.retain(|name| !matches!(*name, "role" | "lastsave"));
     commands::names().iter().map(|name| admin.contains(&name.as_str())).collect()
 });
 
@@ -203,8 +205,8 @@ fn secrets(command: &Command, args: &[&[u8]]) -> std::ops::Range<usize> {
     match command.name {
         "AUTH" => 1..args.len(),
         "HELLO" => {
-            let auth = args.iter().skip(2).position(|word| word.eq_ignore_ascii_case(b"AUTH"));
-            auth.map_or(0..0, |at| (at + 3).min(args.len())..args.len())
+            let auth = args.iter().skip(1).position(|word| word.eq_ignore_ascii_case(b"AUTH"));
+            auth.map_or(0..0, |at| (at + 2).min(args.len())..args.len())
         }
         _ => 0..0,
     }
@@ -260,11 +262,13 @@ mod tests {
         assert_eq!((of("HELLO 3 SETNAME x AUTH ann secret"), of("GET auth")), (5..7, 0..0));
         assert_eq!(of("HELLO 3 SETNAME AUTH AUTH ann secret"), 4..7);
         assert_eq!((of("HELLO 3 AUTH AUTH ann secret"), of("HELLO 3 AUTH")), (3..6, 3..3));
+        // Redis refuses it, and shows all of it.
+        assert_eq!(of("HELLO AUTH ann secret"), 2..4);
         let is_hidden = |words: &str| {
             let args: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
             HIDDEN[command(words.split(' ').next().expect("a word")).number_of(&args)]
         };
         assert!(is_hidden("CONFIG SET x y") && is_hidden("ACL SETUSER ann") && is_hidden("MONITOR"));
-        assert!(!is_hidden("CLIENT ID") && !is_hidden("SET k v"));
+        assert!(!is_hidden("CLIENT ID") && !is_hidden("SET k v") && !is_hidden("ROLE") && !is_hidden("LASTSAVE"));
     }
 }

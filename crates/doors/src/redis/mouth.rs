@@ -1,5 +1,5 @@
-//! Connections to which other threads write messages that the broker does not keep: those of shard channels, and of
-//! keyspace events.
+//! Connections to which other threads write messages that the broker does not keep: those of shard channels, of
+//! keyspace events, and of `MONITOR`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use tokio::runtime::Handle;
 
 use super::clients::Client;
 
-/// Maximum number of bytes queued for a slow connection. Beyond it the connection is disconnected, as in Redis.
+/// Maximum number of bytes of messages queued for a slow connection. Beyond it the connection is disconnected, as in
+/// Redis.
 const QUEUE_BYTES_MAX: usize = 8 << 20;
 
 /// Destination of the messages of one subscription.
@@ -61,9 +62,13 @@ impl Mouth {
                 *bytes
             }
             None => {
-                self.client.outbox.push([message]);
-                self.client.outbox.flush();
-                self.client.outbox.waiting()
+                let (outbox, queued) = (&self.client.outbox, &self.client.messages);
+                // Replies wait there, too: a client that reads a large one may be fast enough.
+                let bytes = queued.load(Ordering::Relaxed).min(outbox.waiting()) + message.len();
+                queued.store(bytes, Ordering::Relaxed);
+                outbox.push([message]);
+                outbox.flush();
+                bytes.min(outbox.waiting())
             }
         };
         waiting <= QUEUE_BYTES_MAX

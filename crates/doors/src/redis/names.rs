@@ -36,9 +36,11 @@ pub(super) fn cache_name(tenant: Tenant<'_>, database: usize) -> String {
 pub(super) fn database_of(cache: &CacheName) -> Option<(&str, usize)> {
     let name = cache.as_str();
     let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
-    let (rest, number) = name.split_at(name.len() - digits);
-    let number = (0..DATABASES).find(|database| number == database.to_string())?;
-    Some((rest.strip_suffix("db")?, number))
+    let (rest, digits) = name.split_at(name.len() - digits);
+    let number = digits.parse().ok().filter(|number| *number < DATABASES)?;
+    // A database has no number with leading zeros.
+    let is_one = digits.len() == 1 || !digits.starts_with('0');
+    is_one.then_some((rest.strip_suffix("db")?, number))
 }
 
 /// Returns the names of all databases of a tenant, for the audit.

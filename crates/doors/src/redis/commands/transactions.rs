@@ -7,7 +7,7 @@ use std::time::Instant;
 use broker::{Broker, Cache, Cause, Commit, Keyed, LockedCache, StreamMark};
 use net::service::Reply;
 
-use super::args::parse_usize;
+use super::args::{is, parse_usize};
 use super::streams::others::Guests;
 use super::work::TransactionTime;
 use crate::redis::access::Needs;
@@ -383,6 +383,13 @@ pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: 
     }
     if queued.command.name == "MONITOR" {
         return writer.error(&Fail::new("ERR MONITOR isn't allowed for DENY BLOCKING client"));
+    }
+    // The reads of a transaction are tracked by the options from before it.
+    let is_of_tracking = |word: &&[u8]| is(word, "TRACKING") || is(word, "CACHING");
+    if queued.command.name == "CLIENT" && args.get(1).is_some_and(is_of_tracking) {
+        return writer.error(&Fail::new(
+            "ERR CLIENT TRACKING and CLIENT CACHING are not allowed inside a transaction: send them before MULTI",
+        ));
     }
     // PSUBSCRIBE waits for its turn to visit the topics, and a transaction does not wait.
     if queued.command.name == "PSUBSCRIBE" && door.broker.joins_in_slices() {

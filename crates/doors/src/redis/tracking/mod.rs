@@ -27,6 +27,10 @@ pub(super) use tracked::{Options, Replying, Tracked};
 const KEYS_MAX: usize = 1_000_000;
 /// Maximum memory of the keys of one tenant.
 const TABLE_BYTES_MAX: usize = 256 << 20;
+/// Maximum memory of the keys of all tenants together. Beyond it, the tenant with the most memory loses keys.
+const TABLES_BYTES_MAX: usize = 512 << 20;
+/// Number of keys that a command with many remembers before other commands have their turn at the table.
+const KEYS_AT_ONCE: usize = 256;
 
 /// Tracking clients, and the keys that they have read.
 pub(super) struct Tracking {
@@ -37,6 +41,8 @@ pub(super) struct Tracking {
     is_on: AtomicBool,
     /// Maximum number of remembered keys of one tenant; 0 is no limit.
     keys_max: AtomicUsize,
+    /// Memory of the tables of all groups.
+    bytes: AtomicUsize,
     invalidations: AtomicU64,
     evicted: AtomicU64,
     delivery: Arc<Delivery>,
@@ -48,6 +54,8 @@ pub(super) struct Group {
     /// This lock is taken before that of the table.
     members: RwLock<Members>,
     table: Mutex<Table>,
+    /// Memory of the table.
+    bytes: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -65,6 +73,7 @@ impl Tracking {
             groups: RwLock::default(),
             is_on: AtomicBool::new(false),
             keys_max: AtomicUsize::new(KEYS_MAX),
+            bytes: AtomicUsize::new(0),
             invalidations: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             delivery: Arc::new(delivery),
@@ -114,40 +123,72 @@ impl Tracking {
         let mut members = tracked.group.members.write();
         members.by_id.remove(&tracked.client.id);
         members.broadcasts.retain(|it| !Arc::ptr_eq(it, tracked));
-        if members.by_id.is_empty() {
+        let forgotten = members.by_id.is_empty().then(|| {
             groups.remove(prefix(tracked.tenant.as_ref()));
-            *tracked.group.table.lock() = Table::default();
-        }
+            self.change(&tracked.group, std::mem::take)
+        });
         self.is_on.store(!groups.is_empty(), Ordering::Relaxed);
+        drop((members, groups));
+        // Freeing a large table takes a while, and the locks are those of all writers.
+        drop(forgotten);
+    }
+
+    /// Changes the table of a group, and counts its memory.
+    fn change<R>(&self, group: &Group, change: impl FnOnce(&mut Table) -> R) -> R {
+        let mut table = group.table.lock();
+        let before = table.bytes();
+        let result = change(&mut table);
+        let now = table.bytes();
+        group.bytes.store(now, Ordering::Relaxed);
+        match now.checked_sub(before) {
+            Some(more) => self.bytes.fetch_add(more, Ordering::Relaxed),
+            None => self.bytes.fetch_sub(before - now, Ordering::Relaxed),
+        };
+        result
     }
 
     /// Remembers the keys that a client is about to read. Keys that are too long have no values.
     pub(super) fn remember<'k>(&self, tracked: &Tracked, keys: impl IntoIterator<Item = &'k [u8]>) {
         let group = &*tracked.group;
-        {
-            let members = group.members.read();
-            let mut table = group.table.lock();
-            for key in keys.into_iter().filter(|key| key.len() <= KEY_BYTES_MAX) {
-                table.add(key, tracked.client.id, |id| members.by_id.contains_key(&id));
+        let mut keys = keys.into_iter().filter(|key| key.len() <= KEY_BYTES_MAX).peekable();
+        while keys.peek().is_some() {
+            {
+                let members = group.members.read();
+                self.change(group, |table| {
+                    for key in keys.by_ref().take(KEYS_AT_ONCE) {
+                        table.add(key, tracked.client.id, |id| members.by_id.contains_key(&id));
+                    }
+                });
             }
+            self.evict(group);
         }
-        self.evict(group);
     }
 
-    /// Invalidates keys until no more than the maximum remain, in number and in bytes.
+    /// Invalidates keys of a group until no more than the maximum remain, in number and in bytes, then keys of the
+    /// largest groups until all groups together have no more than theirs.
     fn evict(&self, group: &Group) {
         let max = match self.keys_max.load(Ordering::Relaxed) {
             0 => usize::MAX,
             max => max,
         };
-        let evict_one = || {
-            let mut table = group.table.lock();
-            if table.len() > max || table.bytes() > TABLE_BYTES_MAX { table.evict(random()) } else { None }
-        };
-        while let Some((key, readers)) = evict_one() {
-            self.evicted.fetch_add(1, Ordering::Relaxed);
-            self.invalidate(group, &key, &readers, 0);
+        while self.evict_one(group, |table| table.len() > max || table.bytes() > TABLE_BYTES_MAX) {}
+        while self.bytes.load(Ordering::Relaxed) > TABLES_BYTES_MAX {
+            let largest = self.all_groups().into_iter().max_by_key(|group| group.bytes.load(Ordering::Relaxed));
+            if !largest.is_some_and(|largest| self.evict_one(&largest, |_| true)) {
+                return;
+            }
         }
+    }
+
+    /// Invalidates one key of a group, if its table is too large. Returns `false` if it is not, or has no key.
+    fn evict_one(&self, group: &Group, is_too_large: impl FnOnce(&Table) -> bool) -> bool {
+        let evict = |table: &mut Table| if is_too_large(table) { table.evict(random()) } else { None };
+        let Some((key, readers)) = self.change(group, evict) else {
+            return false;
+        };
+        self.evicted.fetch_add(1, Ordering::Relaxed);
+        self.invalidate(group, &key, &readers, 0);
+        true
     }
 
     /// Tells the readers of a key that its value has changed.
@@ -178,7 +219,7 @@ impl Tracking {
             if note.what == What::Flushed {
                 self.flush(&group);
             } else if is_change(note) {
-                let readers = group.table.lock().take(&note.key);
+                let readers = self.change(&group, |table| table.take(&note.key));
                 self.invalidate(&group, &note.key, &readers, note.cause.client);
                 group.members.read().broadcasts.iter().for_each(|tracked| self.broadcast(tracked, cache, note));
             }
@@ -203,7 +244,7 @@ impl Tracking {
 
     /// Invalidates all keys of a tenant: as in Redis, those of all databases.
     fn flush(&self, group: &Group) {
-        *group.table.lock() = Table::default();
+        drop(self.change(group, std::mem::take));
         for tracked in group.members.read().by_id.values() {
             self.invalidations.fetch_add(1, Ordering::Relaxed);
             tracked.invalidate(None);
@@ -220,11 +261,6 @@ impl Tracking {
             counts[2] += table.readers();
         }
         counts
-    }
-
-    /// Returns the memory of the remembered keys and their readers.
-    fn bytes(&self) -> usize {
-        self.all_groups().iter().map(|group| group.table.lock().bytes()).sum()
     }
 
     /// Returns the number of prefixes of all clients together, as `INFO` shows it.
@@ -244,7 +280,7 @@ impl Tracking {
         out.gauge("thalweg_redis_tracked_keys", "Keys that tracking clients have read", keys as u64)?;
         let max = self.keys_max.load(Ordering::Relaxed) as u64;
         out.gauge("thalweg_redis_tracked_keys_max", "Maximum of tracked keys of each tenant; 0 is no limit", max)?;
-        let bytes = self.bytes() as u64;
+        let bytes = self.bytes.load(Ordering::Relaxed) as u64;
         out.gauge("thalweg_redis_tracked_key_bytes", "Memory of the keys that tracking clients have read", bytes)?;
         out.counter("thalweg_redis_invalidations", "Invalidations for tracking clients", get(&self.invalidations))?;
         out.counter(
@@ -264,6 +300,8 @@ impl Tracking {
 fn is_change(note: &Note) -> bool {
     match note.what {
         What::Missed | What::Flushed => false,
+        // It changes the encoding of a sketch, which has the same value as before.
+        What::Put { .. } if note.cause.operation == "PFDEBUG" => false,
         What::Kept => note.cause.operation == "LTRIM",
         // Redis does not count changes of groups as changes of the key.
         What::Reported => !note.cause.operation.starts_with("xgroup") && note.cause.operation != "xsetid",

@@ -8,8 +8,9 @@ use smallvec::SmallVec;
 /// Numbers of the connections that read a key, in their order.
 pub(super) type Readers = SmallVec<[u64; 2]>;
 
-/// Memory of a key in addition to its bytes.
-const KEY_BYTES: usize = 96;
+/// Memory of a key in addition to its bytes: its places in both collections, which are half full, and its reference
+/// counts.
+const KEY_BYTES: usize = 160;
 /// Number of readers of a key from which on those that have gone are searched for, each time that it has doubled.
 const READERS_MIN: usize = 8;
 

@@ -19,8 +19,6 @@ use crate::redis::writer::Writer;
 const CHANNEL: &[u8] = b"__redis__:invalidate";
 /// Maximum number of bytes of keys that wait for one client. Beyond it, all its keys are invalidated instead.
 const WAITING_BYTES_MAX: usize = 1 << 20;
-/// Maximum number of bytes queued for a slow connection. Beyond it the connection is closed.
-const QUEUE_BYTES_MAX: usize = 8 << 20;
 
 /// Options of `CLIENT TRACKING`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,16 +105,20 @@ impl Drop for Replying {
 impl Waiting {
     fn add(&mut self, key: Option<&[u8]>) {
         let before = self.next;
-        if key.is_none()
-            && let Some(last @ Invalidation { key: None, .. }) = self.keys.back_mut()
-        {
-            last.before = before;
+        let last = self.keys.len().saturating_sub(1);
+        // Of several in sequence the first one remains, so that more of them do not delay it.
+        if key.is_none() && last > 0 && self.keys.range(last - 1..).all(|it| it.key.is_none()) {
+            self.keys[last].before = before;
             return;
         }
         let bytes = bytes_of(key);
         if self.bytes + bytes > WAITING_BYTES_MAX {
-            self.keys = VecDeque::from([Invalidation { before, key: None }]);
-            self.bytes = bytes_of(None);
+            // An invalidation of all keys that is the next one is not delayed by this one.
+            let next = self.keys.pop_front().filter(|it| it.key.is_none());
+            self.keys.clear();
+            self.keys.extend(next);
+            self.keys.push_back(Invalidation { before, key: None });
+            self.bytes = self.keys.len() * bytes_of(None);
         } else {
             self.keys.push_back(Invalidation { before, key: key.map(Into::into) });
             self.bytes += bytes;
@@ -164,7 +166,11 @@ impl Tracked {
     }
 
     pub(super) fn end(&self) {
-        self.waiting.lock().is_over = true;
+        let mut waiting = self.waiting.lock();
+        waiting.is_over = true;
+        waiting.keys.clear();
+        waiting.bytes = 0;
+        drop(waiting);
         self.news.notify_one();
     }
 
@@ -182,8 +188,12 @@ impl Tracked {
         self.identity.lock().clone()
     }
 
-    /// Continues on behalf of another identity, after the client has logged in again.
+    /// Continues on behalf of another identity, after the client has logged in again. One of another tenant must not
+    /// be told of these keys.
     pub(in crate::redis) fn act_as(&self, identity: Arc<Identity>) {
+        if identity.tenant() != self.tenant.as_ref() {
+            self.end();
+        }
         *self.identity.lock() = identity;
     }
 
@@ -203,7 +213,12 @@ impl Tracked {
 
     /// Queues the invalidation of a key, or of all keys.
     pub(super) fn invalidate(&self, key: Option<&[u8]>) {
-        self.waiting.lock().add(key);
+        let mut waiting = self.waiting.lock();
+        if waiting.is_over {
+            return;
+        }
+        waiting.add(key);
+        drop(waiting);
         self.news.notify_one();
     }
 
@@ -212,6 +227,16 @@ impl Tracked {
     async fn deliver(self: Arc<Self>, delivery: Arc<Delivery>) {
         loop {
             self.news.notified().await;
+            // Keys for a connection that has much to read wait here, where they are bounded.
+            while let Some(target) = self.target(&delivery, &self.options()).filter(|it| !it.outbox.has_room()) {
+                if self.waiting.lock().is_over {
+                    return;
+                }
+                tokio::select! {
+                    () = target.outbox.room() => {}
+                    () = self.news.notified() => {}
+                }
+            }
             let keys = {
                 let mut waiting = self.waiting.lock();
                 if waiting.is_over {
@@ -223,17 +248,23 @@ impl Tracked {
         }
     }
 
+    /// Returns the connection that receives the invalidations, if it is open.
+    fn target(&self, delivery: &Delivery, options: &Options) -> Option<Arc<Client>> {
+        if options.redirect == 0 {
+            return Some(self.client.clone());
+        }
+        let target = delivery.clients.get(options.redirect).filter(|target| !target.outbox.is_closed())?;
+        let is_of_tenant = target.about.lock().tenant == self.tenant;
+        is_of_tenant.then_some(target)
+    }
+
     fn write(&self, delivery: &Delivery, keys: Vec<Option<Box<[u8]>>>) {
         if keys.is_empty() {
             return;
         }
         let options = self.options();
-        if options.redirect == 0 {
-            return delivery.write_to(&self.client, options.is_broadcast, keys, false);
-        }
-        let target = delivery.clients.get(options.redirect).filter(|target| !target.outbox.is_closed());
-        match target.filter(|target| target.about.lock().tenant == self.tenant) {
-            Some(target) => delivery.write_to(&target, options.is_broadcast, keys, true),
+        match self.target(delivery, &options) {
+            Some(target) => delivery.write_to(&target, options.is_broadcast, keys, options.redirect != 0),
             None => {
                 self.is_broken.store(true, Ordering::Relaxed);
                 let mut writer = Writer::new(self.client.about.lock().is_resp3);
@@ -300,14 +331,15 @@ impl Delivery {
         self.push(target, writer);
     }
 
-    /// Writes to a connection, or closes it if it does not read: it must not keep values that are no longer valid.
+    /// Writes to a connection. If it does not read, and there is no memory for more, it is closed: it must not keep
+    /// values that are no longer valid.
     fn push(&self, target: &Client, writer: Writer) {
         let outbox = &target.outbox;
         let has_no_room = !outbox.is_empty() && self.answers.is_full(target.ip);
         let bytes: Bytes = self.answers.overdraw(target.ip, writer.bytes.len()).charge(writer.bytes);
         outbox.push([bytes]);
         outbox.flush();
-        if has_no_room || outbox.waiting() > QUEUE_BYTES_MAX {
+        if has_no_room {
             tracing::info!(client = target.address, "closed a connection that reads its invalidations slowly");
             self.slow.fetch_add(1, Ordering::Relaxed);
             outbox.close();
@@ -348,9 +380,16 @@ mod tests {
             waiting.add(Some(&[b'k'; 300_000]));
         }
         assert_eq!((waiting.keys.len(), waiting.bytes), (1, bytes_of(None)));
-        (waiting.next, waiting.replies) = (2, VecDeque::from([0, 1]));
-        waiting.add(None);
+        // More of them do not delay the first one.
+        for reply in 1..4 {
+            waiting.next = reply + 1;
+            waiting.replies.push_back(reply);
+            waiting.add(None);
+        }
+        assert_eq!((waiting.keys.len(), due(&mut waiting)), (2, vec![]));
         waiting.replies.pop_front();
+        assert_eq!(due(&mut waiting), ["all"]);
+        waiting.replies.drain(..2);
         assert_eq!(due(&mut waiting), [""; 0]);
         waiting.replies.pop_front();
         assert_eq!(due(&mut waiting), ["all"]);
