@@ -6,6 +6,7 @@ use broker::{Answers, FREE_BYTES};
 use futures_util::{FutureExt, StreamExt};
 use net::service::{Reply, once};
 
+use super::clients::Client;
 use super::codec::Answer;
 use super::connection::{Later, Session};
 use super::errors::Done;
@@ -67,6 +68,24 @@ impl Session {
             }
             answer => answer,
         }
+    }
+}
+
+/// Divisor of the room for replies that yields the maximum size of the reply of a script: several end at a time.
+const SCRIPT_PART: usize = 4;
+/// Maximum size in bytes of the reply of a script that is always possible: it may have changed data.
+const SCRIPT_BYTES_MIN: usize = 1 << 20;
+
+/// Returns the maximum size of the reply of a script, if this is the room for replies.
+pub(super) fn script_room(room: usize) -> usize {
+    (room / SCRIPT_PART).clamp(SCRIPT_BYTES_MIN, ANSWER_BYTES_MAX)
+}
+
+/// Charges the reply of a script that has run. May overdraw the budget.
+pub(super) fn charge_script(answers: &Answers, client: &Client, out: Writer) -> Answer {
+    match out.bytes.len() {
+        0..=FREE_BYTES => Answer::Written(out.bytes),
+        _ => charge(answers, client.ip, out.bytes, true, out.is_resp3),
     }
 }
 

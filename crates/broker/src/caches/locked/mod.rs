@@ -113,6 +113,14 @@ impl<'c> Locked<'c> {
         self.is_changed
     }
 
+    /// Returns the bytes of the changes so far that will be logged as one step; 0 without a log.
+    pub fn unlogged_bytes(&self) -> usize {
+        if self.cache.durable.is_none() {
+            return 0;
+        }
+        self.stripes.iter().map(|(_, stripe)| stripe.effects_bytes()).sum()
+    }
+
     /// Releases the locks. All changes become one step.
     pub fn finish(mut self) -> Finished {
         write(std::slice::from_mut(&mut self));

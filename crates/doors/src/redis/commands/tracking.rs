@@ -62,6 +62,7 @@ fn change(door: &Door, session: &mut Session, how: &[u8], options: &[&[u8]]) -> 
         options.prefixes.sort_unstable();
         options.prefixes.dedup();
     }
+    door.notices.tracking.take_prefixes(before.as_deref(), &options)?;
     let (is_broadcast, redirect) = (options.is_broadcast, options.redirect);
     let tracked = match &session.tracked {
         // What is queued for the client remains queued.

@@ -275,6 +275,13 @@ impl<'a> Reader<'a> {
         Ok(string)
     }
 
+    /// Reads a string that is an item, a member, a field or a value of a structure.
+    fn part(&mut self) -> Read<Cow<'a, [u8]>> {
+        let part = self.string()?;
+        check_part(&part)?;
+        Ok(part)
+    }
+
     fn value(&mut self, kind: u8) -> Read<Owned> {
         match kind {
             kind::STRING => Ok(Owned::Bytes(self.string()?.into_owned().into())),
@@ -304,7 +311,7 @@ impl<'a> Reader<'a> {
     fn parts<T: Grow>(&mut self) -> Read<T> {
         let mut parts = T::default();
         for _ in 0..self.count()? {
-            let part = self.string()?;
+            let part = self.part()?;
             ensure(parts.grow(&part))?;
         }
         ensure(!parts.is_empty())?;
@@ -314,7 +321,7 @@ impl<'a> Reader<'a> {
     fn hash(&mut self) -> Read<Owned> {
         let mut hash = Hash::default();
         for _ in 0..self.count()? {
-            let (field, value) = (self.string()?, self.string()?);
+            let (field, value) = (self.part()?, self.part()?);
             ensure(hash.set(&field, &value))?;
         }
         structure(Structure::Hash(hash))
@@ -323,7 +330,7 @@ impl<'a> Reader<'a> {
     fn sorted(&mut self, score: fn(&mut Self) -> Read<f64>) -> Read<Owned> {
         let mut sorted = Sorted::default();
         for _ in 0..self.count()? {
-            let member = self.string()?;
+            let member = self.part()?;
             let score = Score::new(score(self)?).ok_or(Bad::Format)?;
             ensure(sorted.set(&member, score).is_none())?;
         }
@@ -343,6 +350,7 @@ impl<'a> Reader<'a> {
     fn unpack(&mut self, unpack: Unpack, mut each: impl FnMut(&mut Self, &[u8]) -> Read<()>) -> Read<()> {
         let bytes = self.string()?;
         unpack(&bytes, &mut |part| {
+            check_part(part)?;
             self.reserve(part.len())?;
             each(self, part)
         })
@@ -397,6 +405,11 @@ impl<'a> Reader<'a> {
         }
         structure(Structure::List(list))
     }
+}
+
+/// Refuses a part that no command could add.
+fn check_part(part: &[u8]) -> Read<()> {
+    if part.len() > VALUE_BYTES_MAX { Err(Bad::TooLarge) } else { Ok(()) }
 }
 
 /// Function that reads the parts in a string, and calls another one with each.
@@ -601,6 +614,10 @@ mod tests {
         }
         assert_eq!(read(b"\x0f\x00"), Err(Bad::Type(15)));
         assert_eq!(read(b"\x00\xc3\x04\x80\xff\xff\xff\xff\x00a\xe0\x00"), Err(Bad::TooLarge));
+        // A list with one item that is longer than any value.
+        let length = u32::try_from(VALUE_BYTES_MAX + 1).expect("small").to_be_bytes();
+        let list = [&b"\x01\x01\x80"[..], &length, &vec![b'x'; VALUE_BYTES_MAX + 1]].concat();
+        assert_eq!(read(&list), Err(Bad::TooLarge));
     }
 
     proptest::proptest! {

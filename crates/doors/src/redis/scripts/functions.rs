@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Result as Written;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use broker::Broker;
 use broker::metrics::Exposition;
@@ -20,7 +20,7 @@ use tokio::sync::{Mutex, oneshot, watch};
 
 use super::lanes::{CLOSED, Lanes};
 use super::state;
-use super::text::Script;
+use super::text::{Script, check_jumps};
 use crate::redis::codec::split_line;
 use crate::redis::errors::{Done, Fail, fixed};
 use crate::redis::names::{Tenant, prefix};
@@ -94,6 +94,7 @@ impl Library {
         if !text.starts_with(b"#!") {
             return Err(Fail::new("ERR Missing library metadata"));
         }
+        check_jumps(text)?;
         let from = text.iter().position(|byte| *byte == b'\n').ok_or(NO_HEADER)?;
         let (words, spans) = split_line(&text[..from]).or(Err(NO_HEADER))?;
         let mut words = spans.iter().map(|(from, until)| &words[*from as usize..*until as usize]);
@@ -119,7 +120,12 @@ impl Library {
 
     /// Runs the text of a library, which registers its functions. On a thread for scripts, as it may take long.
     fn load(name: Box<str>, code: Arc<Code>, time_max: Duration) -> Done<Self> {
+        let began = Instant::now();
         let registered = state::with(|state| state.load(&code, time_max))??;
+        // A function of Lua may have taken longer than the time limit, which ends only lines of the script.
+        if began.elapsed() > time_max {
+            return Err(Fail::new("ERR Error registering functions: ERR FUNCTION LOAD timeout"));
+        }
         if registered.is_empty() {
             return Err(Fail::new("ERR No functions registered"));
         }
@@ -565,6 +571,14 @@ mod tests {
         let flood = "for i = 1, 1e9 do redis.register_function('f' .. i, function() end) end";
         let refused = refused(&format!("#!lua name=a\n{flood}"));
         assert!(refused.starts_with("ERR Error registering functions: ERR "), "{refused}");
+    }
+
+    #[test]
+    fn the_time_limit_of_a_load_includes_functions_of_lua() {
+        let (name, code) =
+            Library::header(b"#!lua name=a\nredis.register_function('f', function() end)").expect("valid");
+        let late = Library::load(name, code, Duration::ZERO).err().expect("no time is left");
+        assert!(late.text.ends_with(b"FUNCTION LOAD timeout"), "{late:?}");
     }
 
     #[tokio::test]

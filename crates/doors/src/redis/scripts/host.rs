@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use broker::{Attempt, Broker, Cache, Cause, Identity, Wakes};
+use broker::{Attempt, Broker, Cache, Cause, Identity, LockedCache, Wakes};
 use engine::BatchBuilder;
 use engine::Result;
 use engine::security::TenantName;
@@ -33,6 +33,8 @@ use crate::redis::writer::Writer;
 const BLOCKING: [&str; 6] = ["BLPOP", "BRPOP", "BLMOVE", "BRPOPLPUSH", "BZPOPMIN", "BZPOPMAX"];
 /// Maximum number of given keys with which the keys of commands are compared. With more, only their stripes are.
 const COMPARED_MAX: usize = 64;
+/// Maximum number of bytes of durable changes of one script, which are logged as one step.
+const STEP_BYTES_MAX: usize = 64 << 20;
 /// Commands about the connection or the server that scripts may use.
 const OWN: [&str; 6] = ["PING", "ECHO", "TIME", "SELECT", "PUBLISH", "SPUBLISH"];
 
@@ -184,6 +186,12 @@ impl<'c> Host<'_, 'c> {
         let other = keys::other_database(args).filter(|other| *other != self.database);
         for database in [Some(self.database), other].into_iter().flatten() {
             self.hold(database, command, args)?;
+        }
+        if command.is_write && self.held.values().map(LockedCache::unlogged_bytes).sum::<usize>() > STEP_BYTES_MAX {
+            return Err(Fail::new(format!(
+                "ERR the script has changed more than {STEP_BYTES_MAX} bytes of durable data, which one step may not: \
+                 change less at a time"
+            )));
         }
         if command.is_write && !self.has_written {
             self.caches[&self.database].admit()?;

@@ -24,6 +24,9 @@ const LANES_OF_TENANT_MAX: usize = 2;
 /// Maximum number of threads. Those above [`LANES_MAX`] run scripts of tenants and clients without a tenant of which no
 /// other script runs, so that endless scripts of others do not keep them from running.
 const LANES_ALL_MAX: usize = 32;
+/// Size in bytes of the stack of a thread: for the 200 C functions of Lua that may be nested, which have buffers of 8 KiB,
+/// and for a decoder of nested data on top of them.
+const STACK_BYTES: usize = 16 << 20;
 /// Maximum number of scripts that wait for a thread, and of those of one tenant.
 const QUEUE_MAX: usize = 4096;
 const QUEUE_OF_TENANT_MAX: usize = 1024;
@@ -146,10 +149,11 @@ impl Lanes {
         if queue.ready.len() > queue.idle && queue.threads < LANES_ALL_MAX {
             let lanes = self.clone();
             let number = queue.threads;
-            let started = std::thread::Builder::new().name(format!("script-{number}")).spawn(move || {
-                LANE.set(number);
-                lanes.serve();
-            });
+            let started =
+                std::thread::Builder::new().name(format!("script-{number}")).stack_size(STACK_BYTES).spawn(move || {
+                    LANE.set(number);
+                    lanes.serve();
+                });
             match started {
                 Ok(_thread) => queue.threads += 1,
                 Err(error) if queue.threads == 0 => {

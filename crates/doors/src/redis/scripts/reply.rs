@@ -2,7 +2,7 @@
 //! `luaReplyToRedisReply`.
 
 use engine::cache::{parse_number, write_number};
-use mlua::{Lua, Result, Table, Value};
+use mlua::{Error, Lua, Result, Table, Value};
 
 use crate::redis::command::SHOWN_BYTES_MAX;
 use crate::redis::errors::Fail;
@@ -109,12 +109,22 @@ pub(super) fn error_text(text: &[u8]) -> Vec<u8> {
     if text.contains(&b' ') { text[..end].to_vec() } else { [b"ERR ", &text[..end]].concat() }
 }
 
-/// Writes the result of a script. `is_resp3_script` is the version that the script chose with `redis.setresp`.
-pub(super) fn write(value: &Value, is_resp3_script: bool, out: &mut Writer) -> Result<()> {
-    write_at(value, is_resp3_script, out, 0)
+/// Message of the error for a reply that repeats the same tables: a few of them may stand for any number of values.
+pub(super) const TOO_MANY: &str = "the reply of the script has far more values than its memory: it repeats tables";
+/// Number of values that a reply may have, in addition to those that the memory has room for.
+const VALUES_MIN: usize = 100_000;
+/// Memory of a value in bytes, at least.
+const LEAST_BYTES: usize = 16;
+
+/// Writes the result of a script. `is_resp3_script` is the version that the script chose with `redis.setresp`. Fails
+/// with [`TOO_MANY`] if tables are repeated so often that writing them takes long.
+pub(super) fn write(lua: &Lua, value: &Value, is_resp3_script: bool, out: &mut Writer) -> Result<()> {
+    let mut left = VALUES_MIN + lua.used_memory() / LEAST_BYTES;
+    write_at(value, is_resp3_script, out, (0, &mut left))
 }
 
-fn write_at(value: &Value, is_resp3_script: bool, out: &mut Writer, depth: usize) -> Result<()> {
+fn write_at(value: &Value, is_resp3_script: bool, out: &mut Writer, (depth, left): (usize, &mut usize)) -> Result<()> {
+    *left = left.checked_sub(1).ok_or_else(|| Error::runtime(TOO_MANY))?;
     match value {
         Value::String(text) => out.bulk(&text.as_bytes()),
         Value::Boolean(is_true) if is_resp3_script && out.is_resp3 => {
@@ -125,7 +135,7 @@ fn write_at(value: &Value, is_resp3_script: bool, out: &mut Writer, depth: usize
         Value::Integer(number) => out.int(*number),
         Value::Number(number) => out.int(integer_of(*number)),
         Value::Table(_) if depth == DEPTH_MAX => out.error(&Fail::new("ERR reached lua stack limit")),
-        Value::Table(table) => return write_table(table, is_resp3_script, out, depth + 1),
+        Value::Table(table) => return write_table(table, is_resp3_script, out, (depth + 1, left)),
         _ => out.null(),
     }
     Ok(())
@@ -136,7 +146,12 @@ fn integer_of(number: f64) -> i64 {
     if (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&number) { number as i64 } else { i64::MIN }
 }
 
-fn write_table(table: &Table, is_resp3_script: bool, out: &mut Writer, depth: usize) -> Result<()> {
+fn write_table(
+    table: &Table,
+    is_resp3_script: bool,
+    out: &mut Writer,
+    (depth, left): (usize, &mut usize),
+) -> Result<()> {
     if let Value::String(text) = table.raw_get("err")? {
         if !has_room(out, text.as_bytes().len()) {
             return Ok(());
@@ -191,8 +206,8 @@ fn write_table(table: &Table, is_resp3_script: bool, out: &mut Writer, depth: us
         let mut pairs = 0;
         for pair in map.pairs::<Value, Value>() {
             let (key, value) = pair?;
-            write_at(&key, is_resp3_script, out, depth)?;
-            write_at(&value, is_resp3_script, out, depth)?;
+            write_at(&key, is_resp3_script, out, (depth, left))?;
+            write_at(&value, is_resp3_script, out, (depth, left))?;
             if out.is_too_large {
                 return Ok(());
             }
@@ -205,7 +220,7 @@ fn write_table(table: &Table, is_resp3_script: bool, out: &mut Writer, depth: us
         let at = out.bytes.len();
         let mut count = 0;
         for pair in set.pairs::<Value, Value>() {
-            write_at(&pair?.0, is_resp3_script, out, depth)?;
+            write_at(&pair?.0, is_resp3_script, out, (depth, left))?;
             if out.is_too_large {
                 return Ok(());
             }
@@ -221,7 +236,7 @@ fn write_table(table: &Table, is_resp3_script: bool, out: &mut Writer, depth: us
         if value.is_nil() || out.is_too_large {
             break;
         }
-        write_at(&value, is_resp3_script, out, depth)?;
+        write_at(&value, is_resp3_script, out, (depth, left))?;
         count += 1;
     }
     out.begin_with(at, |out| out.array(count));

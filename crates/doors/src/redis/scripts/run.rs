@@ -22,6 +22,7 @@ use crate::redis::connection::{Door, SPARE_BYTES, Session};
 use crate::redis::databases::lock_or_busy;
 use crate::redis::errors::{Done, Fail, fixed};
 use crate::redis::names::{Tenant, prefix};
+use crate::redis::room::script_room;
 use crate::redis::stats::Tally;
 use crate::redis::writer::Writer;
 
@@ -130,6 +131,7 @@ impl Door {
             held.insert(number, lock_or_busy(cache, if locks_all { &Named::All } else { named })?);
             act_for(&mut held, caller.client.id);
             let mut out = session.writer();
+            out.bytes_max = script_room(session.room());
             let mut later = Vec::new();
             let may_repeat = true;
             let on = On {

@@ -19,7 +19,7 @@ use super::sha::{Sha, hex, sha_of};
 use super::text::{FLAGS, Script};
 use super::{bits, json, msgpack, packed, reply};
 use crate::redis::VERSION;
-use crate::redis::errors::{Done, Fail};
+use crate::redis::errors::{Done, Fail, fixed};
 use crate::redis::writer::Writer;
 
 /// Maximum memory of a state in bytes. A script that needs more ends with an error.
@@ -58,6 +58,12 @@ thread_local! {
 
 /// Script that runs in a state, if other clients may kill it.
 type Current = Rc<RefCell<Option<Arc<Running>>>>;
+
+/// Error for a reply that is refused although the script took effect: it must not be repeated.
+const NO_ROOM_AFTERWARDS: Fail = fixed(
+    "ERR the script has run and changed data, but there is no memory for its reply now: return less, or read pending \
+     replies",
+);
 
 /// State with the functions of its prelude.
 pub(super) struct State {
@@ -218,15 +224,18 @@ impl State {
         }
         let at = out.bytes.len();
         let written = match result {
-            Ok((true, value)) => reply::write(&value, host.is_resp3, out),
+            Ok((true, value)) => reply::write(&self.lua, &value, host.is_resp3, out),
             Ok((false, value)) => reply::failure(&value, &script.name).map(|fail| out.error(&fail)),
             Err(error) => Err(error),
         };
         written.map_err(|error| {
             out.bytes.truncate(at);
-            broken(&error)
+            match error {
+                mlua::Error::RuntimeError(why) if why == reply::TOO_MANY => Fail::new(format!("ERR {why}")),
+                error => broken(&error),
+            }
         })?;
-        out.check()
+        out.check().map_err(|fail| if host.has_written { NO_ROOM_AFTERWARDS } else { fail })
     }
 
     /// Notes what runs now, which may be ended.

@@ -16,6 +16,24 @@ pub(in crate::redis) const FLAGS: [(&str, u8); 5] =
     [("no-writes", NO_WRITES), ("allow-oom", 2), ("allow-stale", 4), ("no-cluster", 8), ("allow-cross-slot-keys", 16)];
 pub(in crate::redis) const NO_WRITES: u8 = 1;
 
+/// Maximum number of words of a text that become jumps. Lua walks along the list of those before for each of them, so the
+/// time grows with their square, and nothing can end it.
+const JUMPS_MAX: usize = 8192;
+const JUMPS: [&[u8]; 5] = [b"and", b"or", b"else", b"elseif", b"break"];
+
+/// Refuses a text that would take long to be compiled.
+pub(super) fn check_jumps(text: &[u8]) -> Done {
+    let words = text.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
+    let jumps = words.filter(|word| JUMPS.contains(word)).count();
+    if jumps > JUMPS_MAX {
+        return Err(Fail::new(format!(
+            "ERR the script has the words and, or, else, elseif and break {jumps} times; at most {JUMPS_MAX} are \
+             allowed: use tables and loops"
+        )));
+    }
+    Ok(())
+}
+
 /// A script, or a function of a library, that may be called.
 pub(in crate::redis) struct Script {
     /// SHA-1 of the text; zeros for a function.
@@ -49,6 +67,7 @@ impl Script {
                 text.len()
             )));
         }
+        check_jumps(text)?;
         let (from, flags) = first_line(text)?;
         let sha = sha_of(text);
         Ok(Self {

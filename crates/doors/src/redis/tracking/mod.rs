@@ -18,6 +18,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::clients::{Client, Clients};
 use super::command::random;
+use super::errors::{Done, Fail};
 use super::names::{Tenant, database_of, prefix};
 use table::{Readers, Table};
 use tracked::Delivery;
@@ -29,6 +30,8 @@ const KEYS_MAX: usize = 1_000_000;
 const TABLE_BYTES_MAX: usize = 256 << 20;
 /// Maximum memory of the keys of all tenants together. Beyond it, the tenant with the most memory loses keys.
 const TABLES_BYTES_MAX: usize = 512 << 20;
+/// Maximum memory of the prefixes of all clients.
+const PREFIXES_BYTES_MAX: usize = 64 << 20;
 /// Number of keys that a command with many remembers before other commands have their turn at the table.
 const KEYS_AT_ONCE: usize = 256;
 
@@ -43,6 +46,8 @@ pub(super) struct Tracking {
     keys_max: AtomicUsize,
     /// Memory of the tables of all groups.
     bytes: AtomicUsize,
+    /// Memory of the prefixes of all clients.
+    prefix_bytes: AtomicUsize,
     invalidations: AtomicU64,
     evicted: AtomicU64,
     delivery: Arc<Delivery>,
@@ -74,6 +79,7 @@ impl Tracking {
             is_on: AtomicBool::new(false),
             keys_max: AtomicUsize::new(KEYS_MAX),
             bytes: AtomicUsize::new(0),
+            prefix_bytes: AtomicUsize::new(0),
             invalidations: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             delivery: Arc::new(delivery),
@@ -119,6 +125,7 @@ impl Tracking {
     /// the last tracking client of the tenant.
     pub(super) fn end(&self, tracked: &Arc<Tracked>) {
         tracked.end();
+        self.prefix_bytes.fetch_sub(tracked.options().prefix_bytes(), Ordering::Relaxed);
         let mut groups = self.groups.write();
         let mut members = tracked.group.members.write();
         members.by_id.remove(&tracked.client.id);
@@ -131,6 +138,18 @@ impl Tracking {
         drop((members, groups));
         // Freeing a large table takes a while, and the locks are those of all writers.
         drop(forgotten);
+    }
+
+    /// Takes memory for the prefixes of a client, in place of those before. Fails if those of all clients take too much.
+    pub(super) fn take_prefixes(&self, before: Option<&Options>, options: &Options) -> Done {
+        let before = before.map_or(0, Options::prefix_bytes);
+        let after = options.prefix_bytes();
+        let take = |all: usize| Some(all - before + after).filter(|all| after <= before || *all <= PREFIXES_BYTES_MAX);
+        self.prefix_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).map(drop).map_err(|_| {
+            Fail::new(format!(
+                "ERR the prefixes that all clients track take {PREFIXES_BYTES_MAX} bytes: track fewer, or try again later"
+            ))
+        })
     }
 
     /// Changes the table of a group, and counts its memory.
@@ -229,7 +248,7 @@ impl Tracking {
     fn broadcast(&self, tracked: &Tracked, cache: &CacheName, note: &Note) {
         let options = tracked.options();
         let is_skipped = options.skips_own && tracked.client.id == note.cause.client;
-        if is_skipped || !options.prefixes.iter().any(|prefix| note.key.starts_with(prefix)) {
+        if is_skipped || !options.has_prefix_of(&note.key) {
             return;
         }
         // The client has not necessarily read the key, so its name is told only to those that may.
@@ -312,4 +331,29 @@ fn is_change(note: &Note) -> bool {
 /// Returns `true` if two tenants are the same.
 pub(super) fn is_same_tenant(client: &Client, tenant: Tenant<'_>) -> bool {
     client.about.lock().tenant.as_ref() == tenant
+}
+
+#[cfg(test)]
+mod tests {
+    use broker::Settings;
+    use tokio::runtime::Handle;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_prefixes_of_all_clients_are_bounded_together() {
+        let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("it starts");
+        let tracking = Tracking::new(&broker, Arc::default());
+        let of = |count: usize| Options {
+            prefixes: (0..count).map(|number| format!("{number:04}{}", "x".repeat(1000)).into_bytes()).collect(),
+            ..Options::default()
+        };
+        let (many, few) = (of(1000), of(10));
+        let taken = (0..).take_while(|_| tracking.take_prefixes(None, &many).is_ok()).count();
+        assert_eq!(taken, PREFIXES_BYTES_MAX / many.prefix_bytes());
+        assert!(tracking.take_prefixes(Some(&few), &many).is_err());
+        // Fewer are possible, and leave room.
+        assert!(tracking.take_prefixes(Some(&many), &few).is_ok());
+        assert!(tracking.take_prefixes(None, &of(900)).is_ok());
+    }
 }

@@ -17,6 +17,11 @@ impl Stripe {
         Some(std::mem::take(&mut **effects))
     }
 
+    /// Returns the number of bytes that [`Stripe::take_effects`] would return.
+    pub fn effects_bytes(&self) -> usize {
+        self.effects.as_ref().map_or(0, |effects| effects.bytes.len())
+    }
+
     /// Records the current value and expiry time of an entry.
     pub(super) fn record_put(&mut self, at: u32) {
         let slot = &self.slots[at];

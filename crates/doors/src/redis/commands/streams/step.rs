@@ -31,12 +31,13 @@ use crate::redis::errors::Done;
 use crate::redis::events;
 use crate::redis::monitors::{Executor, Monitors};
 use crate::redis::names::Tenant;
+use crate::redis::room::{charge_script, script_room};
 use crate::redis::scripts::Scripts;
 use crate::redis::scripts::host::{Caller, Need, release};
 use crate::redis::scripts::lanes::CLOSED;
 use crate::redis::scripts::run::{self, Call, On, Stop};
 use crate::redis::scripts::running::Running;
-use crate::redis::writer::Writer;
+use crate::redis::writer::{Writer, no_room};
 
 /// Maximum duration of a wait for a stream that is locked out of order.
 const JOIN_MAX: Duration = Duration::from_millis(5);
@@ -134,10 +135,18 @@ fn run_in_lane(door: &Door, session: &Session, mut step: Step) -> Reply<Answer, 
         owner,
         Box::new(move || {
             broker::act_for(Some(acting));
-            let done = block_on(step.take()).and_then(|mut stepped| {
-                block_on(settle(&mut stepped.later))?;
-                Ok((stepped.out, stepped.commit))
-            });
+            let answers = step.broker.answers().clone();
+            // Other replies may have filled the memory since the step was admitted. It has not run yet.
+            let done = if answers.is_full(step.client.ip) {
+                drop(answers.refuse());
+                Err(no_room(0))
+            } else {
+                block_on(step.take()).and_then(|mut stepped| {
+                    block_on(settle(&mut stepped.later))?;
+                    // Charged here, so that the next script finds less room.
+                    Ok((charge_script(&answers, &step.client, stepped.out), stepped.commit))
+                })
+            };
             broker::act_for(None);
             // A client that has disconnected receives no reply.
             drop(send.send(done));
@@ -148,17 +157,14 @@ fn run_in_lane(door: &Door, session: &Session, mut step: Step) -> Reply<Answer, 
     }
     let reply = async move {
         let done = match receive.await.unwrap_or(Err(CLOSED)) {
-            Ok((out, commit)) => commit.wait().await.map(|()| out).map_err(failed),
+            Ok((answer, commit)) => commit.wait().await.map(|()| answer).map_err(failed),
             Err(fail) => Err(fail),
         };
-        Answer::Written(done.map_or_else(
-            |fail| {
-                let mut writer = Writer::new(is_resp3);
-                writer.error(&fail);
-                writer.bytes
-            },
-            |out| out.bytes,
-        ))
+        done.unwrap_or_else(|fail| {
+            let mut writer = Writer::new(is_resp3);
+            writer.error(&fail);
+            Answer::Written(writer.bytes)
+        })
     };
     Reply::Alone(once(reply.boxed_local()))
 }
@@ -455,6 +461,9 @@ impl Step {
         // From here on, other threads do not wait for these keys.
         held.values_mut().for_each(LockedCache::announce);
         let _entered = caller.door.scripts.lanes.enter(&running);
+        if self.is_alone {
+            out.bytes_max = script_room(self.broker.answers().room(self.client.ip));
+        }
         let on = On {
             caller,
             caches,

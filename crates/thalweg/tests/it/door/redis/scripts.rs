@@ -610,3 +610,83 @@ async fn flushall_is_busy_while_a_script_holds_keys_of_another_database() {
     assert!(running.answer().contains("Script killed by user with SCRIPT KILL..."));
     assert_eq!(redis.call("FLUSHALL"), "+OK");
 }
+
+/// Functions of Lua in C may be nested 200 times, each with a buffer on the stack, and then a decoder recurs.
+#[tokio::test]
+async fn nested_functions_in_c_do_not_overflow_the_stack() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    let nested = |innermost: &str| {
+        format!(
+            "local n = 0 local function f() n = n + 1 if n >= 185 then pcall({innermost}) return 'x' end \
+             return (string.gsub('a', 'a', f)) end return f()"
+        )
+    };
+    let decode = nested("cjson.decode, string.rep('[', 999) .. string.rep(']', 999)");
+    let encode = format!("local t = {{}} for i = 1, 900 do t = {{t}} end {}", nested("cjson.encode, t"));
+    for script in [decode, encode] {
+        assert_eq!(eval(&mut redis, &script), "x");
+    }
+    assert_eq!(redis.call("PING"), "+PONG");
+}
+
+/// A few tables may stand for more values than any memory has.
+#[tokio::test]
+async fn replies_that_repeat_tables_are_refused() {
+    let server = server(&[]);
+    let client = server.client("tcp").await;
+    let mut redis = Redis::open(&server);
+    let doubled = format!("local t = {{}} {}return t", "t = {t, t} ".repeat(40));
+    let repeated = "the reply of the script has far more values than its memory: it repeats tables";
+    assert_eq!(eval(&mut redis, &doubled), format!("-ERR {repeated}"));
+    assert_eq!(eval(&mut redis, "local t = {} for i = 1, 40 do t = {t, t} end return t"), format!("-ERR {repeated}"));
+    assert_eq!(eval(&mut redis, "local t = {1} for i = 1, 3 do t = {t, t} end return t").matches(":1").count(), 8);
+    // Encoding such tables takes a thread for scripts.
+    let queued = metric(&client, "thalweg_redis_scripts_queued_total").await;
+    assert!(eval(&mut redis, &doubled.replace("return t", "return cjson.encode(t)")).contains("not enough memory"));
+    assert_eq!(metric(&client, "thalweg_redis_scripts_queued_total").await, queued + 1);
+}
+
+/// Compiling takes time that grows with the square of the number of jumps.
+#[tokio::test]
+async fn scripts_that_would_take_long_to_compile_are_refused() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    let script = |count: usize| format!("local a = 1 return a{}", " or a".repeat(count));
+    let refused = "-ERR the script has the words and, or, else, elseif and break 8193 times; at most 8192 are allowed: \
+                   use tables and loops";
+    assert_eq!(run(&mut redis, &["SCRIPT", "LOAD", &script(8193)]), refused);
+    assert_eq!(eval(&mut redis, &script(8193)), refused);
+    assert_eq!(eval(&mut redis, &script(8192)), ":1");
+    let library = format!("#!lua name=lib\nredis.register_function('f', function() {} end)", script(8193));
+    assert_eq!(run(&mut redis, &["FUNCTION", "LOAD", &library]), refused);
+}
+
+/// A script may have changed data, so its reply is limited before it is written.
+#[tokio::test]
+async fn replies_of_scripts_take_bounded_memory() {
+    let server = server(&["response_memory_max=64MiB"]);
+    let mut redis = Redis::open(&server);
+    let reply = |mib: usize, before: &str| {
+        format!("{before} local s, t = ('x'):rep(2^20), {{}} for i = 1, {mib} do t[i] = s end return t")
+    };
+    assert_eq!(eval(&mut redis, &reply(7, "")).len(), (7 << 20) + "(      )".len());
+    assert!(eval(&mut redis, &reply(40, "")).starts_with("-TRYAGAIN the reply has more than"));
+    // Repeating it would change the data again.
+    let written = eval(&mut redis, &reply(40, "redis.call('incr', 'n')"));
+    assert!(written.starts_with("-ERR the script has run and changed data"), "{written}");
+    assert_eq!(redis.call("GET n"), "1");
+}
+
+/// The changes of a script to durable data are logged as one step.
+#[tokio::test]
+async fn a_script_cannot_change_any_amount_of_durable_data() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = format!("data={}", directory.path().display());
+    let server = server(&[&data, "redis_durable=true"]);
+    let mut redis = Redis::open(&server);
+    let script = "local s = ('x'):rep(2^20) while true do redis.call('set', KEYS[1], s) end";
+    let answer = run(&mut redis, &["EVAL", script, "1", "key"]);
+    assert!(answer.contains("has changed more than 67108864 bytes of durable data"), "{answer}");
+    assert_eq!(redis.call("STRLEN key"), ":1048576");
+}
