@@ -35,7 +35,7 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Connection of a client. While it is held, it counts as open and delays the drain.
 pub struct Connection {
-    /// Number of the connection at its listener, from 1.
+    /// Number of the connection, as in the table of open ones.
     pub id: u64,
     /// Address of the peer, which may be a proxy.
     pub peer: SocketAddr,
@@ -63,7 +63,6 @@ pub(super) struct Listening {
 
 impl Connection {
     pub(super) fn new(
-        id: u64,
         peer: SocketAddr,
         stats: Arc<HttpStats>,
         listener: Arc<Listening>,
@@ -72,7 +71,7 @@ impl Connection {
     ) -> Self {
         stats.add_connection();
         Self {
-            id,
+            id: permit.entry().id,
             peer,
             is_tls: false,
             identity: None,

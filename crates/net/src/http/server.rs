@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -80,7 +80,6 @@ pub(super) struct Shared<S> {
     listening: Arc<Listening>,
     /// Shutdown of the connections.
     running: Shutdown,
-    connection_ids: AtomicU64,
 }
 
 impl<S> Shared<S> {
@@ -135,7 +134,6 @@ where
             stats: Arc::default(),
             listening: Arc::new(Listening { gate: settings.gate.clone(), ..Listening::default() }),
             running: Shutdown::default(),
-            connection_ids: AtomicU64::new(1),
             settings,
         })))
     }
@@ -243,8 +241,7 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     fn connection(&self, peer: SocketAddr, drain: Drain, permit: ConnectionPermit) -> Connection {
-        let id = self.connection_ids.fetch_add(1, Ordering::Relaxed);
-        Connection::new(id, peer, self.stats.clone(), self.listening.clone(), drain, permit)
+        Connection::new(peer, self.stats.clone(), self.listening.clone(), drain, permit)
     }
 
     /// Serves a new connection in a separate task once its protocol is known, or refuses it.

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -66,8 +66,27 @@ fn endless() -> TestBody {
     StreamBody::new(parts).boxed_unsync()
 }
 
+/// Connections of a server, in the order of their first requests.
+#[derive(Default)]
+struct Known(Mutex<Vec<u64>>);
+
+impl Known {
+    /// Returns the place of the connection of a request, from 1.
+    fn place(&self, caller: &Caller) -> usize {
+        let id = caller.connection.id;
+        assert_eq!(id, caller.connection.entry().id, "a connection has one number");
+        let mut known = self.0.lock().expect("no test panics here");
+        let at = known.iter().position(|of| *of == id).unwrap_or_else(|| {
+            known.push(id);
+            known.len() - 1
+        });
+        at + 1
+    }
+}
+
 /// Answers of the server under test, by path.
-async fn answer(mut request: Request<RequestBody>) -> Result<Response<TestBody>, std::io::Error> {
+async fn answer(known: Arc<Known>, mut request: Request<RequestBody>) -> Result<Response<TestBody>, std::io::Error> {
+    let place = request.extensions().get::<Caller>().map(|caller| known.place(caller)).expect("a caller");
     let body = match request.uri().path() {
         "/fail" => return Err(std::io::Error::other("this service fails")),
         "/wait" => std::future::pending().await,
@@ -82,7 +101,7 @@ async fn answer(mut request: Request<RequestBody>) -> Result<Response<TestBody>,
             let caller = request.extensions().get::<Caller>().expect("a caller");
             let Caller { connection, address, is_secure, .. } = caller;
             let names = connection.identity.as_ref().map(|identity| identity.names.join(","));
-            full(format!("{} {address} {is_secure} {}", connection.id, names.unwrap_or_default()))
+            full(format!("{place} {address} {is_secure} {}", names.unwrap_or_default()))
         }
         "/upgrade" => {
             let upgrade = hyper::upgrade::on(&mut request);
@@ -137,7 +156,9 @@ impl Running {
         let address = acceptor.local_addr().expect("an address");
         let limit = Connections::new(limits);
         let shutdown = Shutdown::default();
-        let server = HttpServer::new(settings, tls, limit.clone(), service_fn(answer)).expect("a server");
+        let known = Arc::<Known>::default();
+        let service = service_fn(move |request| answer(known.clone(), request));
+        let server = HttpServer::new(settings, tls, limit.clone(), service).expect("a server");
         let stats = server.stats();
         let forward = server.forward();
         let task = tokio::spawn(server.serve(acceptor, shutdown.drain()));
