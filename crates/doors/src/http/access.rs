@@ -11,7 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use broker::{Broker, Door, Identity, Usage};
 use engine::ids::AUDIT_TOPIC;
-use engine::security::{Operation, Resource, ResourceKind};
+use engine::security::{ANONYMOUS, Operation, Resource, ResourceKind};
 use engine::{Error, ErrorKind};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
@@ -19,7 +19,7 @@ use net::http::Caller;
 
 use super::errors::{Failure, Result};
 use super::names::Names;
-use super::{Http, ROUTES, Route, console};
+use super::{Http, ROUTES, Route, console, cors};
 use crate::permissions::{self, Call, Need, Table};
 use crate::{login, throttle};
 
@@ -135,7 +135,8 @@ pub(super) async fn check(
     let mut params: Vec<(String, String)> =
         params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let caller = request.extensions().get::<Caller>();
-    let identity = match admit(&http, needs, &mut params, request.headers(), caller).await {
+    let stranger = cors::stranger(&request, &http.cors_origins);
+    let identity = match admit(&http, needs, &mut params, request.headers(), caller, stranger.as_deref()).await {
         Ok(identity) => identity,
         Err(failure) => return failure.into_response(),
     };
@@ -191,13 +192,23 @@ async fn admit(
     params: &mut [(String, String)],
     headers: &HeaderMap,
     caller: Option<&Caller>,
+    stranger: Option<&str>,
 ) -> Result<Arc<Identity>> {
+    if let Some(page) = stranger.filter(|_| is_administration(needs)) {
+        return Err(refused_page(page, "administer this broker").into());
+    }
     let is_required = http.is_login_required && !matches!(needs, Needs::Nothing);
     let identity = login::identify(&http.broker, Door::Http, headers, caller, is_required).await;
     let identity = identity.map_err(|error| match error.kind {
         ErrorKind::Denied => Failure::with_status(error, StatusCode::UNAUTHORIZED),
         _ => error.into(),
     })?;
+    // If a page that only the wildcard admits could use the login that a browser keeps, every page could. The Fetch
+    // standard does not let them be combined (https://fetch.spec.whatwg.org/#cors-protocol-and-credentials), but then a
+    // browser only hides the response: it sends simple requests nevertheless, and opens WebSockets.
+    if let Some(page) = stranger.filter(|_| identity.user().as_str() != ANONYMOUS) {
+        return Err(refused_page(page, "use the login that a browser keeps for this broker").into());
+    }
     broker::act_as(identity.user());
     // The first one is the name of a resource, except for a node and a site.
     if let Some((_, name)) = params.first_mut().filter(|_| !matches!(needs, Needs::Cluster(_))) {
@@ -208,6 +219,19 @@ async fn admit(
     }
     authorize(&http.broker, &identity, needs, params).await?;
     Ok(Arc::new(identity))
+}
+
+/// Returns `true` if a route changes the broker itself: its users, roles, tokens, entries, connections, nodes or sites.
+fn is_administration(needs: Needs) -> bool {
+    matches!(needs, Needs::Cluster(operation) if !matches!(operation, Operation::Describe | Operation::DescribeConfigs))
+}
+
+fn refused_page(page: &str, what: &str) -> Error {
+    let message = format!(
+        "a page of {page} may not {what}, because http_cors_origins admits it only by *: add its origin to the list by \
+         name, or open the broker's own address in the browser"
+    );
+    Error::new(ErrorKind::Denied, message)
 }
 
 fn is_change(needs: Needs) -> bool {

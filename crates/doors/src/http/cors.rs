@@ -8,7 +8,12 @@ use axum::http::header::{
 };
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::Response;
-use net::http::is_own_origin;
+use net::http::{foreign_page, is_followed_link, is_own_origin};
+
+use super::console::START;
+
+/// Entry of the list of origins that stands for all of them.
+const WILDCARD: &str = "*";
 
 const METHODS: &str = "GET, POST, PUT, PATCH, DELETE";
 /// Headers that requests of the door may have, and headers of its responses that pages may read.
@@ -17,12 +22,25 @@ const EXPOSED: &str = "etag, retry-after, thalweg-expires-ms";
 /// Time for which a browser caches the response to a preflight request, in seconds.
 const PREFLIGHT_SECONDS: &str = "600";
 
-/// Returns the request, and the origin of the page that sent it if that differs from the door's own origin. The runtime
-/// has admitted only pages of allowed origins.
-pub(super) fn foreign_origin(request: Request) -> (Request, Option<HeaderValue>) {
-    let (head, body) = request.into_parts();
-    let origin = head.headers.get(ORIGIN).filter(|origin| !is_own_origin(origin, &head)).cloned();
-    (Request::from_parts(head, body), origin)
+/// Returns the origin of the page that sent the request, if that differs from the door's own origin. The runtime has
+/// admitted only pages of allowed origins.
+pub(super) fn foreign_origin(request: &Request) -> Option<HeaderValue> {
+    let (headers, uri) = (request.headers(), request.uri());
+    headers.get(ORIGIN).filter(|origin| !is_own_origin(origin, headers, uri)).cloned()
+}
+
+/// Returns the origin of the page that sent the request, if only the wildcard admits it. Such a page does not act for
+/// its viewer, and does not administer the broker: see [`check`](super::access::check). Links to pages of the console
+/// are followed.
+pub(super) fn stranger(request: &Request, listed: &[String]) -> Option<String> {
+    if !listed.iter().any(|origin| origin == WILDCARD) {
+        return None;
+    }
+    let page = foreign_page(request.headers(), request.uri(), listed)?;
+    let path = request.uri().path().strip_prefix(START);
+    let is_page = path.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let is_link = is_page && is_followed_link(request.method(), request.headers());
+    (!is_link).then_some(page)
 }
 
 /// Returns the response to a preflight request from a page of an allowed origin; `None` for other requests.

@@ -96,7 +96,8 @@ pub struct Settings {
     /// Host names that are served; if empty, any. On a loopback address, only the names of this machine and these are
     /// served.
     pub hosts: Vec<String>,
-    /// Origins whose pages may use the door, in addition to its own origin; `*` is any.
+    /// Origins whose pages may use the door, in addition to its own origin; `*` is any, for requests without a login
+    /// that do not administer the broker.
     pub cors_origins: Vec<String>,
     /// Networks of proxies whose headers about the forwarded client are trusted.
     pub trusted_proxies: Vec<IpNetwork>,
@@ -168,6 +169,8 @@ struct Http {
     broker: Arc<Broker>,
     is_login_required: bool,
     has_console: bool,
+    /// Origins whose pages may use the door; `*` is any.
+    cors_origins: Vec<String>,
     shown_settings: Vec<ShownSetting>,
     bodies: BodyLimits,
     open: Arc<OpenStreams>,
@@ -231,6 +234,7 @@ impl Http {
             broker,
             is_login_required: settings.is_login_required,
             has_console: settings.has_console,
+            cors_origins: settings.cors_origins.clone(),
             shown_settings: settings.shown_settings.clone(),
             bodies,
             open: Arc::default(),
@@ -294,7 +298,7 @@ fn admit(request: &Request) -> Result<()> {
 
 /// Middleware through which every request passes.
 async fn gate(request: Request, next: Next) -> Response {
-    let (request, origin) = cors::foreign_origin(request);
+    let origin = cors::foreign_origin(&request);
     if let Some(answer) = origin.as_ref().and_then(|origin| cors::preflight(&request, origin)) {
         return answer;
     }

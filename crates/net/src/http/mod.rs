@@ -39,7 +39,7 @@ pub use body::{Answer, BodyError, RequestBody};
 pub use connection::{Caller, Connection};
 pub use exchange::ACCESS_LOG;
 pub use forwarded::{IpNetwork, NoNetwork, is_forwarded};
-pub use policy::is_own_origin;
+pub use policy::{foreign_page, is_followed_link, is_own_origin};
 pub use refusal::{Reason, Refusal, RefusalBody, plain_text};
 pub use server::HttpServer;
 pub use stats::HttpStats;

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use hyper::header::{HOST, HeaderName, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
-use hyper::{Method, Version};
+use hyper::{HeaderMap, Method, Uri, Version};
 
 use super::refusal::{Reason, Refusal};
 use crate::names::Names;
@@ -142,42 +142,22 @@ impl Policy {
         if listed.iter().any(|listed| listed == "*") {
             return Ok(());
         }
-        let mut origins = head.headers.get_all(ORIGIN).iter();
-        let origin = origins.next();
-        if origins.next().is_some() {
+        if head.headers.get_all(ORIGIN).iter().nth(1).is_some() {
             return Err(Refusal::new(Reason::Malformed, "the header Origin is given twice"));
         }
-        if let Some(origin) = origin {
-            if listed.iter().any(|listed| listed.as_bytes().eq_ignore_ascii_case(origin.as_bytes())) {
-                return Ok(());
-            }
-            if !is_own_origin(origin, head) {
-                return Err(self.no_page_of(&String::from_utf8_lossy(origin.as_bytes())));
-            }
-        }
-        // A page loads images and scripts without sending its origin.
-        let mut sites = head.headers.get_all(SEC_FETCH_SITE).iter();
-        match sites.find(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
-            Some(_) if origin.is_none() && self.is_link_to_page(head) => Ok(()),
-            Some(_) => Err(self.no_page_of("another origin")),
+        match foreign_page(&head.headers, &head.uri, listed) {
+            Some(_) if self.is_link_to_page(head) => Ok(()),
+            Some(page) => Err(self.no_page_of(&page)),
             None => Ok(()),
         }
     }
 
-    /// Returns `true` if a browser opens one of the pages in a window, because its user has followed a link. The other
-    /// web page cannot read it.
+    /// Returns `true` if a link on another web page opens one of the pages.
     fn is_link_to_page(&self, head: &Parts) -> bool {
-        let is = |name: &str, value: &[u8]| {
-            let mut values = head.headers.get_all(name).iter();
-            values.next().is_some_and(|first| first.as_bytes() == value) && values.next().is_none()
-        };
         let path = head.uri.path();
         let is_page =
             |pages: &str| path.strip_prefix(pages).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        head.method == Method::GET
-            && is("sec-fetch-mode", b"navigate")
-            && is("sec-fetch-dest", b"document")
-            && self.pages.is_some_and(is_page)
+        is_followed_link(&head.method, &head.headers) && self.pages.is_some_and(is_page)
     }
 
     fn no_page_of(&self, origin: &str) -> Refusal {
@@ -197,10 +177,42 @@ impl Policy {
     }
 }
 
+/// Returns the origin of the web page that makes a browser send a request, if it is neither the server's own nor one of
+/// these; `another origin` if the browser does not name it. A program sends neither `Origin` nor `Sec-Fetch-Site`.
+pub fn foreign_page(headers: &HeaderMap, uri: &Uri, listed: &[String]) -> Option<String> {
+    let is_listed =
+        |origin: &HeaderValue| listed.iter().any(|listed| listed.as_bytes().eq_ignore_ascii_case(origin.as_bytes()));
+    let origins = headers.get_all(ORIGIN);
+    let foreign = origins.iter().find(|origin| !is_listed(origin) && !is_own_origin(origin, headers, uri));
+    if let Some(origin) = foreign {
+        return Some(String::from_utf8_lossy(origin.as_bytes()).into_owned());
+    }
+    if origins.iter().any(is_listed) {
+        return None;
+    }
+    // A page loads images and scripts without sending its origin.
+    let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
+    let is_foreign = sites.any(|site| !matches!(site.as_bytes(), b"same-origin" | b"none"));
+    is_foreign.then(|| "another origin".to_owned())
+}
+
+/// Returns `true` if a browser opens a page in a window, because its user has followed a link. The web page with the
+/// link cannot read it.
+pub fn is_followed_link(method: &Method, headers: &HeaderMap) -> bool {
+    let is = |name: &str, value: &[u8]| {
+        let mut values = headers.get_all(name).iter();
+        values.next().is_some_and(|first| first.as_bytes() == value) && values.next().is_none()
+    };
+    *method == Method::GET
+        && !headers.contains_key(ORIGIN)
+        && is("sec-fetch-mode", b"navigate")
+        && is("sec-fetch-dest", b"document")
+}
+
 /// Returns `true` if the request comes from a page of the same host and port.
-pub fn is_own_origin(origin: &HeaderValue, head: &Parts) -> bool {
-    let host = head.headers.get(HOST).map(HeaderValue::as_bytes);
-    let host = host.or_else(|| head.uri.authority().map(|authority| authority.as_str().as_bytes()));
+pub fn is_own_origin(origin: &HeaderValue, headers: &HeaderMap, uri: &Uri) -> bool {
+    let host = headers.get(HOST).map(HeaderValue::as_bytes);
+    let host = host.or_else(|| uri.authority().map(|authority| authority.as_str().as_bytes()));
     let origin = origin.as_bytes();
     let site = origin.windows(3).position(|part| part == b"://").map(|at| &origin[at + 3..]);
     site.zip(host).is_some_and(|(site, host)| site.eq_ignore_ascii_case(host))

@@ -212,7 +212,7 @@ pub const KEYS: &[Key] = &[
     key("quic_endpoints", Broker, count(0, 64), "0", "QUIC sockets on the port; 0: one per two cores, at most 4"),
     key("http_body_max_bytes", Broker, bytes(1 << 10, 8 << 20), "4MiB", "Maximum size of an HTTP request body"),
     key("http_hosts", Broker, Kind::Text, "", "Host names that HTTP, SQS and Pub/Sub accept: name, *.domain or name:port, comma-separated; by default any. A door on a loopback address accepts only localhost and these"),
-    key("http_cors_origins", Broker, Kind::Text, "", "Origins whose web pages may use HTTP, such as https://app.example.com, comma-separated; * for any"),
+    key("http_cors_origins", Broker, Kind::Text, "", "Origins whose web pages may use HTTP, such as https://app.example.com, comma-separated; * for any, without a login and without administration"),
     key("http_trusted_proxies", Broker, Kind::Text, "", "Proxies whose forwarding headers are trusted: addresses and networks, comma-separated"),
     key("http_access_log", Broker, Kind::Bool, "false", "Log every HTTP request, with the log target net::access"),
     key("http_console", Broker, Kind::Bool, "true", "Serve the web console at /console of the HTTP door"),

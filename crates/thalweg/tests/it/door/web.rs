@@ -78,6 +78,98 @@ fn a_page_of_another_site_is_refused_at_every_door_of_http() {
     assert!(!topics.contains("_inbox.page"), "{topics}");
 }
 
+/// Returns the status and the body of the response to a request with headers, and with a body of JSON.
+fn send(door: SocketAddr, request: &str, headers: &str, body: &str) -> (u16, String) {
+    let of_body = format!("Content-Type: application/json\r\nContent-Length: {}", body.len());
+    ask(door, &format!("{request} HTTP/1.1\r\nHost: {door}\r\nConnection: close\r\n{of_body}\r\n{headers}\r\n{body}"))
+}
+
+/// Headers of requests that a page of another site makes a browser send: of a script, of a form or an image, of a page
+/// in a sandbox, and of a script whose page has another port of this machine.
+const OF_STRANGERS: [&str; 4] = [
+    "Origin: http://a.example\r\nSec-Fetch-Site: cross-site\r\n",
+    "Sec-Fetch-Site: cross-site\r\n",
+    "Origin: null\r\n",
+    "Origin: http://localhost:1\r\nSec-Fetch-Site: same-site\r\n",
+];
+const CHANGES: [(&str, &str); 6] = [
+    ("PUT /v1/users/eve", r#"{"password":"pencil"}"#),
+    ("DELETE /v1/users/eve", ""),
+    ("PUT /v1/users/eve/roles/admin", ""),
+    ("POST /v1/tokens", r#"{"user":"eve"}"#),
+    ("POST /v1/acls", r#"{"acls":[{"principal":"User:eve","operation":"all","kind":"topic","name":"*"}]}"#),
+    ("DELETE /v1/connections/1", ""),
+];
+
+#[test]
+fn a_page_that_only_the_wildcard_admits_publishes_and_does_not_administer() {
+    let server = Server::with(&["http=127.0.0.1:0", "http_cors_origins=*,https://ops.example"]);
+    let door = server.door("http");
+    for page in OF_STRANGERS {
+        let (status, body) = send(door, "POST /v1/topics/t/records", page, r#"{"records":[{"value":"v"}]}"#);
+        assert_eq!(status, 200, "{page}: {body}");
+        assert_eq!(send(door, "GET /v1/topics", page, "").0, 200, "{page}");
+        for (request, body) in CHANGES {
+            let (status, refused) = send(door, request, page, body);
+            assert_eq!(status, 403, "{page} {request}: {refused}");
+            assert!(refused.contains("http_cors_origins") && refused.contains("administer"), "{refused}");
+        }
+    }
+    let own = format!("Origin: http://{door}\r\nSec-Fetch-Site: same-origin\r\n");
+    for page in ["", "Sec-Fetch-Site: none\r\n", "Origin: https://ops.example\r\nSec-Fetch-Site: cross-site\r\n", &own]
+    {
+        for (request, body) in CHANGES {
+            let (status, done) = send(door, request, page, body);
+            assert!(
+                matches!(status, 201 | 204) || request.ends_with("connections/1") && status == 404,
+                "{page} {request}: {done}"
+            );
+        }
+    }
+}
+
+/// A browser sends a stored login with simple requests, with forms and with WebSockets of any page. For them the Fetch
+/// standard does not accept `*` (<https://fetch.spec.whatwg.org/#cors-protocol-and-credentials>), but only hides the
+/// response from the page.
+#[test]
+fn a_page_that_only_the_wildcard_admits_has_no_login() {
+    let server = Server::with(&[
+        "http=127.0.0.1:0",
+        "http_cors_origins=*,https://ops.example",
+        "auth=required",
+        "authorization=true",
+        "users=root:r00t",
+        "super_users=root",
+    ]);
+    let door = server.door("http");
+    let login = format!("Authorization: Basic {}\r\n", STANDARD.encode("root:r00t"));
+    let by = |page: &str, request: &str, body: &str| send(door, request, &format!("{page}{login}"), body);
+    assert_eq!(by("", "PUT /v1/topics/t", "{}").0, 201);
+    let socket = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                  Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    for page in OF_STRANGERS {
+        for request in ["GET /v1/topics", "POST /v1/topics/t/records", "GET /v1/users", "GET /console/settings"] {
+            let (status, refused) = by(page, request, r#"{"records":[{"value":"v"}]}"#);
+            assert_eq!(status, 403, "{page} {request}: {refused}");
+            assert!(refused.contains("http_cors_origins"), "{refused}");
+        }
+        assert_eq!(by(&format!("{page}{socket}"), "GET /v1/topics/t/ws", "").0, 403, "{page}");
+        for (request, body) in CHANGES {
+            assert_eq!(by(page, request, body).0, 403, "{page} {request}");
+        }
+        assert_eq!(send(door, "GET /v1/topics", page, "").0, 401, "without a login it is as any client");
+        assert_eq!(send(door, "GET /healthz", page, "").0, 200, "{page}");
+    }
+    let link = "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n";
+    assert_eq!(by(link, "GET /console/topics", "").0, 200, "its user has followed a link");
+    assert_eq!(by(link, "GET /v1/topics", "").0, 403);
+    let own = format!("Origin: http://{door}\r\nSec-Fetch-Site: same-origin\r\n");
+    for page in ["", "Origin: https://ops.example\r\nSec-Fetch-Site: cross-site\r\n", &own] {
+        assert_eq!(by(page, "GET /v1/users", "").0, 200, "{page}");
+        assert_eq!(by(page, "PUT /v1/users/ann", r#"{"password":"pencil"}"#).0, 204, "{page}");
+    }
+}
+
 /// gRPC clients show only the text of a status, so a refusal is a status.
 #[tokio::test]
 async fn a_client_of_grpc_is_told_which_key_allows_its_host() {
