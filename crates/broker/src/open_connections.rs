@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::doors::Door;
 
-/// Connections that are read from a table at a time, during which no client of the door can connect.
+/// Maximum number of connections that are read from a table at a time, during which no client of the door can connect.
 const TOGETHER_MAX: usize = 1024;
 
 /// Open connection of a client.
@@ -93,7 +93,8 @@ fn wanted_of(
 ) -> Vec<ClientConnection> {
     let mut wanted = Vec::new();
     while wanted.len() < count_max {
-        let page = table.after(after, TOGETHER_MAX);
+        // A list without a filter reads no more than it shows.
+        let page = table.after(after, count_max.min(TOGETHER_MAX));
         let Some(last) = page.last() else {
             break;
         };
@@ -106,7 +107,14 @@ fn wanted_of(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        /// Number of connections that were read from tables.
+        static READ: Cell<usize> = const { Cell::new(0) };
+    }
 
     /// Table with each `step`th number from `first` to 5000.
     struct Every {
@@ -121,7 +129,9 @@ mod tests {
     impl ConnectionTable for Every {
         fn after(&self, id: u64, count_max: usize) -> Vec<ClientConnection> {
             let all = (self.first..=5000).step_by(self.step);
-            all.filter(|of| *of > id).take(count_max).map(connection).collect()
+            let found: Vec<_> = all.filter(|of| *of > id).take(count_max).map(connection).collect();
+            READ.set(READ.get() + found.len());
+            found
         }
 
         fn get(&self, id: u64) -> Option<ClientConnection> {
@@ -140,6 +150,7 @@ mod tests {
         let ids =
             |(page, is_last): (Vec<ClientConnection>, bool)| (page.iter().map(|of| of.id).collect::<Vec<_>>(), is_last);
         assert_eq!(ids(open.list(0, 3, |_| true)), (vec![1, 2, 3], false));
+        assert_eq!(READ.take(), 8, "no more than the page and the next one of each door is read");
         assert_eq!(ids(open.list(4998, 3, |_| true)), (vec![4999, 5000], true));
         assert_eq!(ids(open.list(0, 2, is_rare)), (vec![1600, 3200], false));
         assert_eq!(ids(open.list(3200, 2, is_rare)), (vec![4800], true));

@@ -546,7 +546,9 @@ fn kill(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
         Err(fail) => return session.fail(&fail),
     };
     for client in found {
-        door.broker.record_act("disconnect client", &client.address, None);
+        let user = Some(client.about.lock().user.clone()).filter(|user| user != DEFAULT_USER);
+        let of_door = broker::Door::Redis;
+        door.broker.record_disconnect(of_door, client.id, user.as_deref(), Some(&client.address));
         // A client that kills itself receives the reply first.
         if client.id == session.client.id { session.is_over = true } else { client.outbox.close() }
     }

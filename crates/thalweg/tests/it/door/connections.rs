@@ -143,12 +143,25 @@ async fn a_connection_has_its_user_and_only_an_administrator_closes_it() {
             let name = of["name"].as_str().unwrap_or_default();
             of["action"] == "disconnect client"
                 && of["user"] == "root"
+                && name.starts_with("User:bob from 127.0.0.1:")
                 && name.ends_with(&format!("connection {id} at redis"))
         })
     })
     .await;
     let page = exchange(server.door("http"), "GET", "/console/clients?q=root", root, "");
     assert!(page.0 == 200 && page.1.contains("<td>root</td>"), "{}", page.1);
+
+    let (mut of_bob, mut of_root) = (Redis::open(&server), Redis::open(&server));
+    assert_eq!((of_bob.call("AUTH bob secret"), of_root.call("AUTH root r00t")), ("+OK".into(), "+OK".into()));
+    let id = list(&server, "?user=bob", root).0[0]["connection"].clone();
+    assert_eq!(of_root.call(&format!("CLIENT KILL ID {id}")), ":1");
+    until("a record of the audit", async || {
+        let printed = command::on(&server, ["audit", "--from", "earliest", "--until-end", "--json"]).ok();
+        printed.lines().any(|line| {
+            line.contains("User:bob from 127.0.0.1:") && line.contains(&format!("connection {id} at redis"))
+        })
+    })
+    .await;
 }
 
 #[test]
