@@ -120,7 +120,7 @@ pub use quotas::Usage;
 pub use reader::Reader;
 pub use security::{
     CertificateCheck, ClientCertificate, Identity, QuotaChange, Sasl, SaslStep, Security, SigningKey, TOKEN_EXPIRED,
-    Unwelcome, UserStatus, unknown_mechanism,
+    Unwelcome, UserStatus, UserSummary, unknown_mechanism,
 };
 pub use settings::{ConfiguredUser, Issuer, SecuritySettings, Settings};
 pub use streams::{

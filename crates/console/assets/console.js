@@ -125,7 +125,7 @@ function pairs(text) {
 }
 
 function readForm(form) {
-  const sent = { path: {}, query: new URLSearchParams(), body: {} };
+  const sent = { path: {}, query: new URLSearchParams(), headers: {}, body: {} };
   for (const field of form.querySelectorAll("[data-send]")) {
     const { name } = field;
     const kind = field.dataset.send;
@@ -133,6 +133,7 @@ function readForm(form) {
     if (kind === "path") sent.path[name] = value;
     else if (value === "" && field.tagName !== "TEXTAREA") continue;
     else if (kind === "query") sent.query.set(name, value);
+    else if (kind === "header") sent.headers[name] = value;
     else if (kind === "number") sent.body[name] = Number(value);
     else if (kind === "null") sent.body[name] = null;
     else if (kind === "pairs") sent.body[name] = pairs(value);
@@ -171,14 +172,14 @@ async function send(form) {
   const output = form.querySelector("output");
   const button = form.querySelector("button");
   const say = (text, name) => { output.textContent = text; output.dataset.state = name; };
-  const { path, query, body } = readForm(form);
+  const { path, query, headers, body } = readForm(form);
   const fill = (text) => text.replace(/\{(\w+)\}/g, (whole, name) => (name in path ? encodeURIComponent(path[name]) : whole));
   const [type, text] = bodyOf(form, body);
   say("Sending", "busy");
   button.setAttribute("aria-disabled", "true");
   try {
     const parameters = String(query) ? "?" + query : "";
-    const headers = type ? { "content-type": type } : {};
+    if (type) headers["content-type"] = type;
     const response = await fetch(fill(form.dataset.action) + parameters, { method: form.dataset.method, headers, body: text });
     const answer = await answerOf(response);
     if (answer === null) say(`The broker answered with status ${response.status}, but its response cannot be read.`, "bad");

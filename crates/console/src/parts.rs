@@ -138,6 +138,8 @@ pub enum Field {
     Pairs,
     /// Flag with which null is sent in place of a value.
     Null,
+    /// Header of the request.
+    Header,
 }
 
 impl Field {
@@ -152,6 +154,7 @@ impl Field {
             Self::Words => "words",
             Self::Pairs => "pairs",
             Self::Null => "null",
+            Self::Header => "header",
         }
     }
 }

@@ -15,6 +15,17 @@ impl Security {
 
     /// Sets the password of a user for all mechanisms. It is hashed on a thread that serves no connection.
     pub async fn put_password(self: &Arc<Self>, user: UserName, password: Password) -> Result<()> {
+        self.write_password(user, password, false).await
+    }
+
+    /// Creates a user with a password for all mechanisms. Fails with `AlreadyExists` if the user has a password, a
+    /// token or an access key: the caller would otherwise replace a password that others use. Roles and entries of the
+    /// name may exist before the user.
+    pub async fn create_user(self: &Arc<Self>, user: UserName, password: Password) -> Result<()> {
+        self.write_password(user, password, true).await
+    }
+
+    async fn write_password(self: &Arc<Self>, user: UserName, password: Password, is_new: bool) -> Result<()> {
         let salts: Vec<Vec<u8>> = Mechanism::ALL.iter().map(|_| random(SALT_BYTES)).collect::<Result<_>>()?;
         let hash = move || -> Result<Vec<Credential>> {
             let each = Mechanism::ALL.into_iter().zip(salts);
@@ -24,7 +35,8 @@ impl Security {
             .collect()
         };
         let credentials = hashed(hash).await??;
-        self.put_credentials(credentials.into_iter().map(|credential| (user.clone(), credential)).collect()).await
+        let credentials = credentials.into_iter().map(|credential| (user.clone(), credential)).collect();
+        self.write_credentials(credentials, is_new).await
     }
 
     /// Returns `true` if a user has this password. It is not a login: nothing is counted, and nothing waits.

@@ -108,10 +108,14 @@ impl Security {
     /// describe the cluster.
     pub async fn tokens(&self, identity: &Identity) -> Result<Vec<(TokenId, Token)>> {
         self.open().await?;
-        let sees_all = self.allows(identity, Operation::Describe, &Resource::CLUSTER);
+        let sees_all = self.sees_all_tokens(identity);
         let tables = self.permissions.read();
         let seen = tables.tokens.iter().filter(|(_, token)| sees_all || token.user == *identity.user());
         Ok(seen.map(|(id, token)| (*id, token.clone())).collect())
+    }
+
+    pub(super) fn sees_all_tokens(&self, identity: &Identity) -> bool {
+        self.allows(identity, Operation::Describe, &Resource::CLUSTER)
     }
 
     /// Checks that a client may delete a token: one that its user has created, or the one with which it logged in. Any

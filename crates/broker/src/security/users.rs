@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use engine::security::{Credential, Mechanism, SecurityRecord, Tables, UserName};
-use engine::{Error, Result};
+use engine::{Error, ErrorKind, Result};
 
 use super::{Security, UserStatus, listed};
 
@@ -34,12 +34,29 @@ impl Security {
     /// have created for themselves are deleted: they were created with the old password. The change is atomic, and
     /// durable when this completes.
     pub async fn put_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Credential)>) -> Result<()> {
+        self.write_credentials(credentials, false).await
+    }
+
+    /// Sets credentials of users. `are_new`: none of the users may have a credential, of any kind, before.
+    pub(super) async fn write_credentials(
+        self: &Arc<Self>,
+        credentials: Vec<(UserName, Credential)>,
+        are_new: bool,
+    ) -> Result<()> {
         let users =
             listed(credentials.iter().map(|(user, credential)| format!("{user} {}", credential.mechanism().name())));
         let act = async {
             self.change(|tables, security| {
                 for (user, _) in &credentials {
                     user.check_not_reserved()?;
+                    if are_new && tables.user(user).has_credential() {
+                        return Err(Error::new(
+                            ErrorKind::AlreadyExists,
+                            format!(
+                                "user {user} exists already: choose another name, or set the password of that user"
+                            ),
+                        ));
+                    }
                     security.check_changeable(user)?;
                     tables.users.check_room(user)?;
                 }

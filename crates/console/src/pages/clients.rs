@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 
+use super::security::users;
 use crate::brief::{count, per_s};
 use crate::figures::History;
 use crate::parts::{empty, encode, pager, search, table};
@@ -39,9 +40,12 @@ pub fn page(history: &History, clients: &Clients) -> Page {
     })
 }
 
-/// Renders the name of the user.
+/// Renders the name of the user, with a link to its page.
 pub fn user(row: &Row) -> Markup {
-    html! { @match &row.user { Some(user) => (user), None => span.muted { "not logged in" } } }
+    html! { @match &row.user {
+        Some(user) => a href=(users::path(user)) { (user) },
+        None => span.muted { "not logged in" },
+    } }
 }
 
 /// Renders the address of the client.

@@ -4,20 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Extension, Path, Request, State};
-use axum::http::{StatusCode, Uri};
+use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
-use broker::{Identity, UserStatus};
-use engine::Error;
+use broker::{Identity, UserSummary};
 use engine::security::{
-    Acl, AclFilter, Operation, Password, Pattern, PatternKind, Principal, Resource, ResourceKind, RoleName, Token,
-    TokenId, TokenText, UserName,
+    Acl, AclFilter, Operation, Password, Pattern, PatternKind, Principal, Resource, ResourceKind, RoleName, TenantName,
+    Token, TokenId, TokenText, UserName,
 };
+use engine::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Http;
 use super::codec::{self, Query};
-use super::errors::Result;
+use super::errors::{Failure, Result};
 
 /// Maximum number of entries that one request adds or deletes.
 const ACLS_MAX: usize = 1000;
@@ -26,14 +27,6 @@ const ANY_HOST: &str = "*";
 /// Lifetime of a token by default, as in `thalweg token create`.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Returns a page of items, and `true` if no other follows.
-fn page<T>(items: impl Iterator<Item = T>, count_max: usize) -> (Vec<T>, bool) {
-    let mut found: Vec<T> = items.take(count_max.saturating_add(1)).collect();
-    let is_last = found.len() <= count_max;
-    found.truncate(count_max);
-    (found, is_last)
-}
-
 fn names(roles: &[RoleName]) -> Vec<&str> {
     roles.iter().map(RoleName::as_str).collect()
 }
@@ -41,20 +34,32 @@ fn names(roles: &[RoleName]) -> Vec<&str> {
 pub(super) async fn list_users(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
     let query = Query::parse(&uri, &["after", "max"])?;
     let after = query.text("after").unwrap_or_default();
-    let (users, members) = (http.broker.security.users().await?, http.broker.security.members().await?);
-    let (users, is_last) = page(users.iter().filter(|user| user.name.as_str() > after), query.list_count()?);
-    let shown = |user: &UserStatus| {
-        let roles = members.iter().find(|(name, _)| *name == user.name).map_or(&[][..], |(_, roles)| roles);
+    let (users, is_last) = http.broker.security.known_users(after, query.list_count()?, |_| true).await?;
+    let shown = |user: &UserSummary| {
         json!({
             "user": user.name.as_str(),
-            "mechanisms": user.mechanisms.iter().map(|(mechanism, _)| mechanism.name()).collect::<Vec<_>>(),
-            "roles": names(roles),
+            "mechanisms": user.known.mechanisms.iter().map(|mechanism| mechanism.name()).collect::<Vec<_>>(),
+            "tokens": user.known.tokens,
+            "access_keys": user.known.access_keys,
+            "roles": names(&user.known.roles),
+            "has_entries": user.known.has_entries,
+            "tenant": user.known.tenant.as_ref().map(TenantName::as_str),
             "is_configured": user.is_configured,
             "is_super": user.is_super,
         })
     };
-    let users: Vec<Value> = users.into_iter().map(shown).collect();
+    let users: Vec<Value> = users.iter().map(shown).collect();
     Ok(codec::json(StatusCode::OK, &json!({ "users": users, "is_last": is_last })))
+}
+
+/// Returns `true` if a request creates a user, and must not change one: `If-None-Match: *` (RFC 9110, 13.1.2).
+fn is_creation(headers: &HeaderMap) -> Result<bool> {
+    let mut conditions = headers.get_all(IF_NONE_MATCH).iter();
+    match (headers.contains_key(IF_MATCH), conditions.next(), conditions.next()) {
+        (false, None, _) => Ok(false),
+        (false, Some(condition), None) if condition.as_bytes().trim_ascii() == b"*" => Ok(true),
+        _ => Err(Error::invalid("a user has no versions: the only condition is if-none-match: *").into()),
+    }
 }
 
 /// Password of a user.
@@ -70,12 +75,21 @@ pub(super) async fn put_user(
     request: Request,
 ) -> Result<StatusCode> {
     Query::parse(request.uri(), &[])?;
+    let is_creation = is_creation(request.headers())?;
     let UserIn { password } = codec::whole_json(&http.bodies, request).await?;
     let password = Password::from(password);
     if password.reveal().is_empty() {
         return Err(Error::invalid("password: it must not be empty").into());
     }
-    http.broker.security.put_password(UserName::parse(&user)?, password).await?;
+    let (security, user) = (&http.broker.security, UserName::parse(&user)?);
+    if !is_creation {
+        security.put_password(user, password).await?;
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    security.create_user(user, password).await.map_err(|error| match error.kind {
+        ErrorKind::AlreadyExists => Failure::with_status(error, StatusCode::PRECONDITION_FAILED),
+        _ => error.into(),
+    })?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -92,10 +106,9 @@ pub(super) async fn delete_user(
 pub(super) async fn list_roles(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
     let query = Query::parse(&uri, &["after", "max"])?;
     let after = query.text("after").unwrap_or_default();
-    let members = http.broker.security.members().await?;
-    let (members, is_last) = page(members.iter().filter(|(user, _)| user.as_str() > after), query.list_count()?);
+    let (members, is_last) = http.broker.security.members_after(after, query.list_count()?).await?;
     let shown = |(user, roles): &(UserName, Vec<RoleName>)| json!({ "user": user.as_str(), "roles": names(roles) });
-    let members: Vec<Value> = members.into_iter().map(shown).collect();
+    let members: Vec<Value> = members.iter().map(shown).collect();
     Ok(codec::json(StatusCode::OK, &json!({ "members": members, "is_last": is_last })))
 }
 
@@ -129,11 +142,9 @@ pub(super) async fn list_tokens(
     let query = Query::parse(&uri, &["user", "after", "max"])?;
     let after: Option<TokenId> = query.get("after")?;
     let user = query.text("user");
-    let tokens = http.broker.security.tokens(&identity).await?;
-    let is_wanted = |(id, token): &&(TokenId, Token)| {
-        after.is_none_or(|after| *id > after) && user.is_none_or(|user| token.user.as_str() == user)
-    };
-    let (tokens, is_last) = page(tokens.iter().filter(is_wanted), query.list_count()?);
+    let is_wanted = |_: &TokenId, token: &Token| user.is_none_or(|user| token.user.as_str() == user);
+    let security = &http.broker.security;
+    let (tokens, is_last) = security.tokens_after(&identity, after.as_ref(), query.list_count()?, is_wanted).await?;
     let shown = |(id, token): &(TokenId, Token)| {
         json!({
             "id": id.to_string(),
@@ -143,7 +154,7 @@ pub(super) async fn list_tokens(
             "expires_ms": token.expires_ms,
         })
     };
-    let tokens: Vec<Value> = tokens.into_iter().map(shown).collect();
+    let tokens: Vec<Value> = tokens.iter().map(shown).collect();
     Ok(codec::json(StatusCode::OK, &json!({ "tokens": tokens, "is_last": is_last })))
 }
 
@@ -271,18 +282,33 @@ impl AclsIn {
     }
 }
 
+/// Returns the text of an entry, after which the next page of a list begins.
+pub(super) fn acl_text(acl: &Acl) -> String {
+    String::from_utf8(codec::to_json(&AclJson::of(acl))).expect("invariant: JSON is UTF-8")
+}
+
+/// Returns the last entry of the page before, which is given as in that page.
+pub(super) fn acl_before_page(query: &Query) -> Result<Option<Acl>> {
+    let Some(text) = query.text("after") else {
+        return Ok(None);
+    };
+    let last: AclJson = serde_json::from_str(text)
+        .map_err(|error| Error::invalid(format!("after: it is not the last entry of a page, as JSON: {error}")))?;
+    Ok(Some(last.parse()?))
+}
+
 pub(super) async fn list_acls(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
-    let query = Query::parse(&uri, &["principal", "kind", "name", "from", "max"])?;
+    let query = Query::parse(&uri, &["principal", "kind", "name", "after", "max"])?;
     let filter = AclFilter {
         principal: query.text("principal").map(Principal::parse).transpose()?,
         kind: query.get("kind")?,
         name: query.text("name").map(str::to_owned),
         ..AclFilter::default()
     };
-    let from = query.get("from")?.unwrap_or(0);
-    let found = http.broker.security.acls(&filter).await?;
-    let (acls, is_last) = page(found.iter().skip(from), query.list_count()?);
-    let acls: Vec<AclJson> = acls.into_iter().map(AclJson::of).collect();
+    let after = acl_before_page(&query)?;
+    let security = &http.broker.security;
+    let (acls, is_last) = security.acls_after(&filter, after.as_ref(), query.list_count()?, |_| true).await?;
+    let acls: Vec<AclJson> = acls.iter().map(AclJson::of).collect();
     Ok(codec::json(StatusCode::OK, &json!({ "acls": acls, "is_last": is_last })))
 }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use super::UserName;
+use super::by_user::ByUser;
 use crate::error::{Error, Result};
 use crate::limits::{ACCESS_KEY_ID_BYTES_MAX, ACCESS_KEYS_MAX, ACCESS_SECRET_BYTES_MAX};
 
@@ -160,40 +161,55 @@ impl fmt::Debug for AccessKey {
 
 /// Table of all access keys.
 #[derive(Clone, Debug, Default)]
-pub struct AccessKeys(BTreeMap<AccessKeyId, AccessKey>);
+pub struct AccessKeys {
+    by_id: BTreeMap<AccessKeyId, AccessKey>,
+    by_user: ByUser<AccessKeyId>,
+}
 
 impl AccessKeys {
     /// Checks that there is room for one more access key.
     pub fn check_room(&self) -> Result<()> {
-        if self.0.len() >= ACCESS_KEYS_MAX {
+        if self.by_id.len() >= ACCESS_KEYS_MAX {
             return Err(Error::busy(format!("access key limit reached ({ACCESS_KEYS_MAX}): delete one first")));
         }
         Ok(())
     }
 
     pub fn get(&self, id: &str) -> Option<&AccessKey> {
-        self.0.get(id)
+        self.by_id.get(id)
     }
 
     /// Returns all access keys in the order of their ids.
     pub fn iter(&self) -> impl Iterator<Item = (&AccessKeyId, &AccessKey)> {
-        self.0.iter()
+        self.by_id.iter()
     }
 
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.by_id.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_id.is_empty()
     }
 
     pub(super) fn put(&mut self, id: AccessKeyId, key: AccessKey) {
-        self.0.insert(id, key);
+        self.remove(&id);
+        self.by_user.insert(key.user.clone(), id.clone());
+        self.by_id.insert(id, key);
     }
 
     pub(super) fn remove(&mut self, id: &AccessKeyId) {
-        self.0.remove(id);
+        if let Some(key) = self.by_id.remove(id) {
+            self.by_user.remove(&key.user, id);
+        }
+    }
+
+    pub(super) fn count_of(&self, user: &str) -> usize {
+        self.by_user.count_of(user)
+    }
+
+    pub(super) fn next_user(&self, after: &str) -> Option<&UserName> {
+        self.by_user.next_user(after)
     }
 }
 

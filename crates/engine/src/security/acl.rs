@@ -3,8 +3,11 @@
 //! An entry allows or denies. An entry that denies takes precedence; without one that allows, nothing is allowed. Some
 //! operations imply others: a user who may read a topic may also describe it.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
 
 use super::resource::{ALL, Cover, Operations, cover, covers};
 use super::{Operation, Pattern, PatternKind, Resource, ResourceKind, RoleName, UserName};
@@ -417,6 +420,8 @@ impl Rules {
 #[derive(Clone, Debug, Default)]
 pub struct Acls {
     by_principal: HashMap<Principal, BTreeMap<ResourceKind, Names>, foldhash::fast::RandomState>,
+    /// Principals of the table in their order, for lists of them.
+    principals: BTreeSet<Principal>,
     count: usize,
     /// Size of the texts of all entries.
     bytes: usize,
@@ -445,6 +450,19 @@ impl Acls {
         Ok(())
     }
 
+    /// Returns `true` if a user has entries by name.
+    pub(super) fn has_user(&self, user: &UserName) -> bool {
+        self.by_principal.contains_key(&Principal::User(user.clone()))
+    }
+
+    pub(super) fn next_user(&self, after: &str) -> Option<&UserName> {
+        let after = Principal::User(UserName(Arc::from(after)));
+        match self.principals.range((Bound::Excluded(after), Bound::Unbounded)).next() {
+            Some(Principal::User(user)) => Some(user),
+            Some(Principal::Everyone | Principal::Role(_)) | None => None,
+        }
+    }
+
     /// Returns the roles that have entries, in no order.
     pub fn roles(&self) -> impl Iterator<Item = &RoleName> {
         self.by_principal.keys().filter_map(|principal| match principal {
@@ -467,6 +485,9 @@ impl Acls {
 
     pub fn insert(&mut self, acl: Acl) {
         let Pattern { kind, name, matching } = &acl.pattern;
+        if !self.by_principal.contains_key(&acl.principal) {
+            self.principals.insert(acl.principal.clone());
+        }
         let names = self.by_principal.entry(acl.principal.clone()).or_default().entry(*kind).or_default();
         if names.insert(*matching, name.as_bytes(), entry_of(&acl)) {
             self.count += 1;
@@ -487,6 +508,7 @@ impl Acls {
         }
         if kinds.is_empty() {
             self.by_principal.remove(&acl.principal);
+            self.principals.remove(&acl.principal);
         }
     }
 
@@ -497,6 +519,56 @@ impl Acls {
         let mut found: Vec<Acl> = matching.map(|(principal, kind, parts)| acl_of(principal, kind, parts)).collect();
         found.sort_unstable();
         found
+    }
+
+    /// Returns the first `count_max` entries after this one that match a filter and are wanted, and `true` if no other
+    /// follows. They are in the order of their principals, then of their kinds, the interpretations of their names, and
+    /// their names. Entries of principals and kinds before that of `after` are not visited.
+    pub fn page(
+        &self,
+        filter: &AclFilter,
+        after: Option<&Acl>,
+        count_max: usize,
+        is_wanted: impl Fn(&Acl) -> bool,
+    ) -> (Vec<Acl>, bool) {
+        let key = after.map(|acl| (&acl.principal, acl.pattern.kind));
+        let rest = after.map(|acl| (acl.pattern.matching, acl.pattern.name.as_bytes(), entry_of(acl)));
+        let start = key.map_or(Bound::Unbounded, |(principal, _)| Bound::Included(principal));
+        let principals = self.principals.range::<Principal, _>((start, Bound::Unbounded));
+        let one = filter.principal.as_ref();
+        let one = one.filter(|wanted| key.is_none_or(|(principal, _)| *wanted >= principal));
+        let principals: Box<dyn Iterator<Item = &Principal>> = match &filter.principal {
+            Some(_) => Box::new(one.into_iter()),
+            None => Box::new(principals),
+        };
+        let mut found = Vec::new();
+        for (principal, kinds) in principals.filter_map(|of| self.by_principal.get_key_value(of)) {
+            for (kind, names) in kinds.iter().filter(|(kind, _)| filter.kind.is_none_or(|wanted| wanted == **kind)) {
+                let order = key.map_or(Ordering::Greater, |key| (principal, *kind).cmp(&key));
+                if order == Ordering::Less {
+                    continue;
+                }
+                let follows = |(matching, name, entry): &(PatternKind, &[u8], &Entry)| {
+                    let rest = rest.as_ref().filter(|_| order == Ordering::Equal);
+                    rest.is_none_or(|(m, n, e)| (*matching, *name, *entry) > (*m, *n, e))
+                };
+                let candidates = names.candidates(filter).filter(|(.., entry)| filter.means_rest_of(entry));
+                let mut group: Vec<_> = candidates.filter(follows).collect();
+                group.sort_unstable();
+                found.extend(
+                    group
+                        .into_iter()
+                        .map(|parts| acl_of(principal, *kind, parts))
+                        .filter(&is_wanted)
+                        .take((count_max + 1).saturating_sub(found.len())),
+                );
+                if found.len() > count_max {
+                    found.truncate(count_max);
+                    return (found, false);
+                }
+            }
+        }
+        (found, true)
     }
 
     /// Returns the entries whose principals and patterns a filter matches.

@@ -427,3 +427,52 @@ fn a_filter_visits_only_entries_of_its_principal_and_its_name() {
         }
     }
 }
+
+#[test]
+fn pages_of_any_size_have_each_entry_once_and_continue_after_one_that_was_deleted() {
+    let mut acls = Acls::default();
+    for principal in ["User:*", "User:ann", "User:bob", "Role:ops", "Role:dev"] {
+        for resource in ["topic a", "topic a...", "topic ~a*", "topic b", "queue a", "group *"] {
+            for operation in ["read", "all"] {
+                acls.insert(acl(&format!("allow {principal} {operation} {resource} *")));
+                acls.insert(acl(&format!("deny {principal} {operation} {resource} 10.0.0.1")));
+            }
+        }
+    }
+    let key = |acl: &Acl| {
+        let Acl { pattern: Pattern { kind, name, matching }, principal, host, operation, is_allowed } = acl.clone();
+        (principal, kind, matching, name, host, operation, is_allowed)
+    };
+    let of_ann = || Some(Principal::parse("User:ann").expect("a principal"));
+    let filters = [
+        AclFilter::default(),
+        AclFilter { principal: of_ann(), ..AclFilter::default() },
+        AclFilter { kind: Some(ResourceKind::Topic), name: Some("a".into()), ..AclFilter::default() },
+        AclFilter { operation: Some(Operation::All), is_allowed: Some(false), ..AclFilter::default() },
+        AclFilter { name: Some("none".into()), ..AclFilter::default() },
+    ];
+    for filter in filters {
+        for is_wanted in [|_: &Acl| true, |acl: &Acl| acl.host == "*"] {
+            let mut expected: Vec<Acl> = acls.found(&filter).into_iter().filter(is_wanted).collect();
+            expected.sort_unstable_by_key(key);
+            for count_max in [1, 3, 1000] {
+                let mut all: Vec<Acl> = Vec::new();
+                let mut rest = acls.clone();
+                loop {
+                    let (page, is_last) = rest.page(&filter, all.last(), count_max, is_wanted);
+                    assert!(page.len() == count_max || is_last, "{} of {count_max}", page.len());
+                    all.extend(page);
+                    if is_last {
+                        break;
+                    }
+                    rest.remove(all.last().expect("a page that is not the last has some"));
+                }
+                assert_eq!(all, expected, "{filter:?} in pages of {count_max}");
+            }
+        }
+    }
+    // A cursor after all entries of the only principal of a filter finds nothing.
+    let filter = AclFilter { principal: of_ann(), ..AclFilter::default() };
+    let later = acl("allow User:bob read topic a *");
+    assert_eq!(acls.page(&filter, Some(&later), 10, |_| true), (Vec::new(), true));
+}

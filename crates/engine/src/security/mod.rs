@@ -7,6 +7,7 @@
 
 mod access_key;
 mod acl;
+mod by_user;
 mod certificate;
 mod password;
 mod quota;
@@ -37,7 +38,7 @@ pub use scram::{
     BrokerProof, ClientExchange, ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN,
     Mechanism, wrong_password,
 };
-pub use tables::{Secrets, Tables};
+pub use tables::{KnownUser, Secrets, Tables};
 pub use tenant::{TenantName, Tenants};
 pub use token::{Bearer, Token, TokenHash, TokenId, TokenText, Tokens};
 pub use users::{Authenticated, User, Users, parse_plain};

@@ -5,9 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::UserName;
+use super::by_user::next_user;
 use super::resource::{Operation, Operations, ResourceKind};
 use crate::error::{Error, Result};
 use crate::limits::{ROLE_MEMBERS_MAX, USER_NAME_BYTES_MAX};
@@ -134,6 +136,15 @@ impl Members {
     /// Returns the roles of a user, in the order of their names.
     pub fn roles_of(&self, user: &UserName) -> impl Iterator<Item = &RoleName> {
         self.by_user.get(user).into_iter().flatten()
+    }
+
+    pub(super) fn next_user(&self, after: &str) -> Option<&UserName> {
+        next_user(&self.by_user, after)
+    }
+
+    /// Returns the users after this name with their roles, in the order of the users' names.
+    pub fn after(&self, user: &str) -> impl Iterator<Item = (&UserName, &BTreeSet<RoleName>)> {
+        self.by_user.range::<str, _>((Bound::Excluded(user), Bound::Unbounded))
     }
 
     /// Returns users with their roles, in the order of the users' names.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    AccessKeys, Acls, BuiltInRole, Members, Quotas, RoleName, SecurityRecord, Tenants, Token, TokenId, Tokens,
-    UserName, Users,
+    AccessKeys, Acls, BuiltInRole, Mechanism, Members, Quotas, RoleName, SecurityRecord, TenantName, Tenants, Token,
+    TokenId, Tokens, UserName, Users,
 };
 use crate::error::{Error, Result};
 
@@ -13,6 +13,27 @@ const ROLES_LISTED_MAX: usize = 20;
 
 /// Secrets of the broker by name.
 pub type Secrets = BTreeMap<String, Vec<u8>>;
+
+/// Everything that the tables have of a user, who may log in with a certificate or a token of an issuer alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownUser {
+    /// Mechanisms for which the user has a password.
+    pub mechanisms: Vec<Mechanism>,
+    /// Number of tokens that log clients in as the user, expired ones included.
+    pub tokens: usize,
+    pub access_keys: usize,
+    pub roles: Vec<RoleName>,
+    /// `true` if access control entries name the user.
+    pub has_entries: bool,
+    pub tenant: Option<TenantName>,
+}
+
+impl KnownUser {
+    /// Returns `true` if the broker keeps a credential of the user.
+    pub fn has_credential(&self) -> bool {
+        !self.mechanisms.is_empty() || self.tokens > 0 || self.access_keys > 0
+    }
+}
 
 /// State of the topic [`SECURITY_TOPIC`](super::SECURITY_TOPIC): a fold over its records.
 #[derive(Clone, Debug)]
@@ -49,7 +70,33 @@ impl Tables {
 
     /// Returns the tokens that a user has created.
     pub fn own_tokens(&self, user: &UserName) -> impl Iterator<Item = (TokenId, &Token)> {
-        self.tokens.iter().filter(move |(_, token)| token.is_own && token.user == *user).map(|(id, token)| (*id, token))
+        self.tokens.of_user(user).filter(|(_, token)| token.is_own).map(|(id, token)| (*id, token))
+    }
+
+    /// Returns the first name after this one of all users of whom the tables have something.
+    pub fn next_user(&self, after: &str) -> Option<&UserName> {
+        let Self { users, tokens, access_keys, acls, members, tenants, secrets: _, quotas: _ } = self;
+        let next = [
+            users.next_user(after),
+            tokens.next_user(after),
+            access_keys.next_user(after),
+            acls.next_user(after),
+            members.next_user(after),
+            tenants.next_user(after),
+        ];
+        next.into_iter().flatten().min()
+    }
+
+    /// Returns everything that the tables have of a user.
+    pub fn user(&self, name: &UserName) -> KnownUser {
+        KnownUser {
+            mechanisms: self.users.get(name.as_str()).into_iter().flat_map(BTreeMap::keys).copied().collect(),
+            tokens: self.tokens.count_of(name.as_str()),
+            access_keys: self.access_keys.count_of(name.as_str()),
+            roles: self.members.roles_of(name).cloned().collect(),
+            has_entries: self.acls.has_user(name),
+            tenant: self.tenants.of_user(name.as_str()).cloned(),
+        }
     }
 
     /// Checks that a role exists: it is built in, or has access control entries or quotas. A misspelled one would give
@@ -101,8 +148,81 @@ impl Tables {
 mod tests {
     use super::*;
     use crate::error::ErrorKind;
-    use crate::security::{Acl, Operation, Pattern, PatternKind, Principal, QuotaEntity, QuotaKind, QuotaSubject};
-    use crate::security::{ResourceKind, TenantName};
+    use crate::security::{
+        AccessKey, AccessKeyId, Acl, Credential, Operation, Pattern, PatternKind, Principal, QuotaEntity, QuotaKind,
+        QuotaSubject, ResourceKind,
+    };
+
+    #[test]
+    fn a_user_is_known_by_any_of_a_password_a_token_a_key_an_entry_a_role_and_a_tenant() {
+        let mut tables = Tables::new(Users::new(vec![1]));
+        let name = |name: &str| UserName::parse(name).expect("a name");
+        let credential = Credential::of_password(Mechanism::Sha256, "pencil", vec![3; 16], 4096).expect("a credential");
+        let token = |user: &str| Token {
+            user: name(user),
+            roles: Vec::new(),
+            created_ms: 1,
+            expires_ms: None,
+            hash: [0; 32],
+            is_own: false,
+        };
+        let key = AccessKey { user: name("c"), account: None, created_ms: 1, expires_ms: None, sealed: Box::default() };
+        let key_id: AccessKeyId = "AKIAEXAMPLE".parse().expect("an id");
+        let acl = |principal| Acl {
+            pattern: Pattern { kind: ResourceKind::Topic, name: "t".into(), matching: PatternKind::Literal },
+            principal,
+            host: "*".into(),
+            operation: Operation::Read,
+            is_allowed: true,
+        };
+        let [first, second] = [1, 2].map(|id| TokenId::of_bytes([id; 8]));
+        let (role, tenant) = (RoleName::parse("admin").expect("a name"), TenantName::parse("acme").expect("a name"));
+        let of_acl = |principal, is_present| SecurityRecord::Acl { acl: acl(principal), is_present };
+        let of_token = |id, user: Option<&str>| SecurityRecord::Token { id, token: user.map(token) };
+        for record in [
+            SecurityRecord::Credential { user: name("f"), mechanism: Mechanism::Sha256, credential: Some(credential) },
+            of_token(first, Some("x")),
+            of_token(first, Some("b")),
+            of_token(second, Some("b")),
+            SecurityRecord::AccessKey { id: key_id.clone(), key: Some(key) },
+            of_acl(Principal::User(name("d")), true),
+            of_acl(Principal::Everyone, true),
+            of_acl(Principal::Role(role.clone()), true),
+            SecurityRecord::Member { user: name("a"), role: role.clone(), is_present: true },
+            SecurityRecord::Member { user: name("f"), role: role.clone(), is_present: true },
+            SecurityRecord::Tenant { user: name("e"), tenant: Some(tenant.clone()) },
+        ] {
+            tables.apply(record);
+        }
+        let known = |tables: &Tables| {
+            let next = |user: &UserName| tables.next_user(user.as_str()).cloned();
+            let all: Vec<String> =
+                std::iter::successors(tables.next_user("").cloned(), next).map(|user| user.to_string()).collect();
+            all.concat()
+        };
+        assert_eq!(known(&tables), "abcdef");
+        let nothing = KnownUser::default;
+        assert_eq!(tables.user(&name("a")), KnownUser { roles: vec![role.clone()], ..nothing() });
+        assert_eq!(tables.user(&name("b")), KnownUser { tokens: 2, ..nothing() });
+        assert_eq!(tables.user(&name("c")), KnownUser { access_keys: 1, ..nothing() });
+        assert_eq!(tables.user(&name("d")), KnownUser { has_entries: true, ..nothing() });
+        assert_eq!(tables.user(&name("e")), KnownUser { tenant: Some(tenant), ..nothing() });
+        let with_password = KnownUser { mechanisms: vec![Mechanism::Sha256], roles: vec![role.clone()], ..nothing() };
+        assert_eq!(tables.user(&name("f")), with_password);
+        assert_eq!(tables.user(&name("x")), nothing(), "the token was replaced by one of another user");
+        for record in [
+            of_token(first, None),
+            SecurityRecord::AccessKey { id: key_id, key: None },
+            of_acl(Principal::User(name("d")), false),
+            SecurityRecord::Member { user: name("a"), role, is_present: false },
+            SecurityRecord::Tenant { user: name("e"), tenant: None },
+        ] {
+            tables.apply(record);
+        }
+        assert_eq!(known(&tables), "bf", "b has a second token");
+        tables.apply(of_token(second, None));
+        assert_eq!(known(&tables), "f");
+    }
 
     #[test]
     fn a_role_exists_if_it_is_built_in_or_has_entries_or_quotas() {

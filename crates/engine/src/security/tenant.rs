@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::UserName;
+use super::by_user::next_user;
 use crate::error::{Error, Result};
 use crate::ids::is_inbox;
 use crate::limits::{TENANT_NAME_BYTES_MAX, TENANT_USERS_MAX};
@@ -140,6 +141,10 @@ impl Tenants {
     /// Returns the tenant of a user.
     pub fn of_user(&self, user: &str) -> Option<&TenantName> {
         self.0.get(user)
+    }
+
+    pub(super) fn next_user(&self, after: &str) -> Option<&UserName> {
+        next_user(&self.0, after)
     }
 
     /// Returns users with their tenants, in the order of the users' names.

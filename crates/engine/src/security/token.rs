@@ -6,11 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Bound;
 use std::str::FromStr;
 
 use aws_lc_rs::{constant_time, digest};
 use zeroize::Zeroize;
 
+use super::by_user::ByUser;
 use super::{RoleName, UserName};
 use crate::error::{Error, Result};
 use crate::limits::{OWN_TOKENS_MAX, OWN_TOKENS_PER_USER_MAX, TOKEN_NAMES_BYTES_MAX, TOKEN_ROLES_MAX, TOKENS_MAX};
@@ -215,12 +217,15 @@ impl fmt::Debug for Token {
 
 /// Table of all tokens.
 #[derive(Clone, Debug, Default)]
-pub struct Tokens(BTreeMap<TokenId, Token>);
+pub struct Tokens {
+    by_id: BTreeMap<TokenId, Token>,
+    by_user: ByUser<TokenId>,
+}
 
 impl Tokens {
     /// Checks that there is room for one more token.
     pub fn check_room(&self) -> Result<()> {
-        if self.0.len() >= TOKENS_MAX {
+        if self.by_id.len() >= TOKENS_MAX {
             return Err(Error::busy(format!("this broker has {TOKENS_MAX} tokens; delete some first")));
         }
         Ok(())
@@ -229,14 +234,13 @@ impl Tokens {
     /// Checks that there is room for one more token that a user creates for themselves.
     pub fn check_own_room(&self, user: &UserName) -> Result<()> {
         self.check_room()?;
-        let own = || self.0.values().filter(|token| token.is_own);
-        if own().filter(|token| token.user == *user).count() >= OWN_TOKENS_PER_USER_MAX {
+        if self.of_user(user).filter(|(_, token)| token.is_own).count() >= OWN_TOKENS_PER_USER_MAX {
             return Err(Error::busy(format!(
                 "user {user} has {OWN_TOKENS_PER_USER_MAX} tokens of their own; delete some first: thalweg token list, \
                  thalweg token delete ID"
             )));
         }
-        if own().count() >= OWN_TOKENS_MAX {
+        if self.by_id.values().filter(|token| token.is_own).count() >= OWN_TOKENS_MAX {
             return Err(Error::busy(format!(
                 "the users of this broker have created {OWN_TOKENS_MAX} tokens for themselves; an administrator can \
                  still create one: thalweg token create {user}"
@@ -247,33 +251,56 @@ impl Tokens {
 
     /// Returns the stored token if the secret is correct, whether or not it has expired.
     pub fn find(&self, text: &TokenText) -> Option<&Token> {
-        let token = self.0.get(&text.id)?;
+        let token = self.by_id.get(&text.id)?;
         constant_time::verify_slices_are_equal(&token.hash, &text.hash()).ok().map(|()| token)
     }
 
     pub fn get(&self, id: &TokenId) -> Option<&Token> {
-        self.0.get(id)
+        self.by_id.get(id)
     }
 
     pub fn put(&mut self, id: TokenId, token: Token) {
-        self.0.insert(id, token);
+        self.remove(&id);
+        self.by_user.insert(token.user.clone(), id);
+        self.by_id.insert(id, token);
     }
 
     pub fn remove(&mut self, id: &TokenId) {
-        self.0.remove(id);
+        if let Some(token) = self.by_id.remove(id) {
+            self.by_user.remove(&token.user, id);
+        }
+    }
+
+    /// Returns the tokens with ids after this one, in their order.
+    pub fn after(&self, id: Option<&TokenId>) -> impl Iterator<Item = (&TokenId, &Token)> {
+        let start = id.map_or(Bound::Unbounded, Bound::Excluded);
+        self.by_id.range::<TokenId, _>((start, Bound::Unbounded))
+    }
+
+    /// Returns the tokens of a user, in the order of their ids.
+    pub fn of_user(&self, user: &UserName) -> impl Iterator<Item = (&TokenId, &Token)> {
+        self.by_user.of(user.as_str()).filter_map(|id| self.by_id.get_key_value(id))
+    }
+
+    pub(super) fn count_of(&self, user: &str) -> usize {
+        self.by_user.count_of(user)
+    }
+
+    pub(super) fn next_user(&self, after: &str) -> Option<&UserName> {
+        self.by_user.next_user(after)
     }
 
     /// Returns all tokens in the order of their ids.
     pub fn iter(&self) -> impl Iterator<Item = (&TokenId, &Token)> {
-        self.0.iter()
+        self.by_id.iter()
     }
 
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.by_id.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_id.is_empty()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::by_user::next_user;
 use super::scram::{ClientFirst, Credential, Exchange, Mechanism, wrong_password};
 use super::{UserName, denied};
 use crate::error::{Error, Result};
@@ -54,6 +55,10 @@ impl Users {
 
     pub fn get(&self, user: &str) -> Option<&User> {
         self.users.get(user)
+    }
+
+    pub(super) fn next_user(&self, after: &str) -> Option<&UserName> {
+        next_user(&self.users, after)
     }
 
     /// Returns all users in the order of their names.

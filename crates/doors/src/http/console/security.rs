@@ -1,6 +1,6 @@
 //! Pages about users, tokens, access control entries and the audit.
 
-use broker::UserStatus;
+use broker::{ClientConnection, UserSummary};
 use console::pages;
 use console::pages::audit::{Audit, Record};
 use console::pages::security::acls::{Acl, Words, list as acls_page, one as acl_page};
@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::super::audit::{Found, Wanted, newest};
 use super::super::codec::Query;
 use super::super::errors::Result;
-use super::super::security::matching_of;
+use super::super::security::{acl_before_page, acl_text, matching_of};
 use super::{LIST_MAX, Visit};
 
 fn rules(visit: &Visit) -> Rules {
@@ -32,13 +32,10 @@ fn texts(roles: &[RoleName]) -> Vec<String> {
 /// Returns a page of a list, whose next page begins after `key` of its last item.
 fn listed<I, T>(
     query: &Query,
-    items: impl Iterator<Item = I>,
+    (found, is_last): (Vec<I>, bool),
     key: impl Fn(&I) -> String,
     row: impl Fn(I) -> T,
 ) -> Listed<T> {
-    let mut found: Vec<I> = items.take(LIST_MAX + 1).collect();
-    let is_last = found.len() <= LIST_MAX;
-    found.truncate(LIST_MAX);
     Listed {
         next: found.last().filter(|_| !is_last).map(key),
         rows: found.into_iter().map(row).collect(),
@@ -47,13 +44,20 @@ fn listed<I, T>(
     }
 }
 
-fn user_of(user: UserStatus, members: &[(UserName, Vec<RoleName>)]) -> User {
+fn user_of(user: UserSummary) -> User {
+    let UserSummary { name, known, is_configured, is_super } = user;
     User {
-        roles: members.iter().find(|(name, _)| *name == user.name).map_or_else(Vec::new, |(_, roles)| texts(roles)),
-        name: user.name.as_str().to_owned(),
-        mechanisms: user.mechanisms.iter().map(|(mechanism, _)| mechanism.name().to_owned()).collect(),
-        is_super: user.is_super,
-        is_configured: user.is_configured,
+        may_log_in: name.check_not_reserved().is_ok(),
+        has_credential: known.has_credential(),
+        name: name.as_str().to_owned(),
+        mechanisms: known.mechanisms.iter().map(|mechanism| mechanism.name().to_owned()).collect(),
+        tokens: known.tokens,
+        access_keys: known.access_keys,
+        roles: texts(&known.roles),
+        has_entries: known.has_entries,
+        tenant: known.tenant.map(|tenant| tenant.as_str().to_owned()),
+        is_super,
+        is_configured,
     }
 }
 
@@ -61,21 +65,25 @@ pub(super) async fn users(visit: Visit) -> Result<Page> {
     let query = visit.query(&["q", "after"])?;
     let text = query.text("q").unwrap_or_default();
     let after = query.text("after").unwrap_or_default();
-    let security = &visit.http.broker.security;
-    let (users, members) = (security.users().await?, security.members().await?);
-    let wanted = users.into_iter().filter(|user| user.name.as_str() > after && user.name.as_str().contains(text));
-    let list = listed(&query, wanted, |user| user.name.as_str().to_owned(), |user| user_of(user, &members));
+    let found = visit.http.broker.security.known_users(after, LIST_MAX, |name| name.contains(text)).await?;
+    let list = listed(&query, found, |user| user.name.as_str().to_owned(), user_of);
     Ok(users_page(rules(&visit), &list))
 }
 
 pub(super) async fn user(visit: Visit) -> Result<Page> {
     visit.query(&[])?;
-    let security = &visit.http.broker.security;
-    let (users, members) = (security.users().await?, security.members().await?);
+    let broker = &visit.http.broker;
     let name = UserName::parse(visit.param(0))?;
-    let found = users.into_iter().find(|user| user.name == name);
-    let found = found.ok_or_else(|| Error::not_found(format!("there is no user {name}")))?;
-    Ok(user_page(&user_of(found, &members)))
+    let user = broker.security.known_user(&name).await?;
+    // The broker has nothing of a user whom a certificate or a token of an issuer names, until it has a role.
+    let is_connected = || {
+        let is_of_user = |of: &ClientConnection| of.user.as_deref() == Some(name.as_str());
+        !broker.open_connections().list(0, 1, is_of_user).0.is_empty()
+    };
+    if !user.is_known() && !is_connected() {
+        return Err(Error::not_found(format!("there is no user {name}, and none is connected")).into());
+    }
+    Ok(user_page(&user_of(user)))
 }
 
 fn token_of((id, token): (TokenId, KnownToken)) -> Token {
@@ -92,21 +100,20 @@ pub(super) async fn tokens(visit: Visit) -> Result<Page> {
     let query = visit.query(&["q", "after"])?;
     let text = query.text("q").unwrap_or_default();
     let after: Option<TokenId> = query.get("after")?;
-    let tokens = visit.http.broker.security.tokens(visit.identity()).await?;
-    let is_meant = |(id, token): &(TokenId, KnownToken)| {
-        let is_found = text.is_empty() || token.user.as_str().contains(text) || id.to_string().starts_with(text);
-        is_found && after.is_none_or(|after| *id > after)
+    let is_meant = |id: &TokenId, token: &KnownToken| {
+        text.is_empty() || token.user.as_str().contains(text) || id.to_string().starts_with(text)
     };
-    let list = listed(&query, tokens.into_iter().filter(is_meant), |(id, _)| id.to_string(), token_of);
+    let security = &visit.http.broker.security;
+    let found = security.tokens_after(visit.identity(), after.as_ref(), LIST_MAX, is_meant).await?;
+    let list = listed(&query, found, |(id, _)| id.to_string(), token_of);
     Ok(tokens_page(rules(&visit), &list))
 }
 
 pub(super) async fn token(visit: Visit) -> Result<Page> {
     visit.query(&[])?;
     let id: TokenId = visit.param(0).parse()?;
-    let tokens = visit.http.broker.security.tokens(visit.identity()).await?;
-    let found = tokens.into_iter().find(|(of, _)| *of == id);
-    Ok(token_page(&token_of(found.ok_or_else(|| Error::not_found(format!("there is no token with the id {id}")))?)))
+    let token = visit.http.broker.security.token(visit.identity(), &id).await?;
+    Ok(token_page(&token_of((id, token))))
 }
 
 fn acl_of(acl: engine::security::Acl) -> Acl {
@@ -124,12 +131,11 @@ fn acl_of(acl: engine::security::Acl) -> Acl {
 pub(super) async fn acls(visit: Visit) -> Result<Page> {
     let query = visit.query(&["q", "after"])?;
     let text = query.text("q").unwrap_or_default();
-    // The number of entries before the page.
-    let after: usize = query.get("after")?.unwrap_or_default();
-    let acls = visit.http.broker.security.acls(&AclFilter::default()).await?;
+    let after = acl_before_page(&query)?;
     let is_meant = |acl: &engine::security::Acl| text.is_empty() || acl.to_string().contains(text);
-    let wanted = acls.into_iter().filter(is_meant).enumerate().skip(after);
-    let list = listed(&query, wanted, |(at, _)| (at + 1).to_string(), |(_, acl)| acl_of(acl));
+    let security = &visit.http.broker.security;
+    let found = security.acls_after(&AclFilter::default(), after.as_ref(), LIST_MAX, is_meant).await?;
+    let list = listed(&query, found, acl_text, acl_of);
     let words = Words {
         operations: Operation::ALL.iter().map(|operation| operation.name()).collect(),
         kinds: ResourceKind::ALL.iter().map(|kind| kind.name()).collect(),

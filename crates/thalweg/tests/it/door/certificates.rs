@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use client::{Address, Client, ClientSettings, ErrorKind, Record};
 use kafka_protocol::messages::{MetadataRequest, SaslAuthenticateRequest, SaslHandshakeRequest};
 use net::tls::Identity;
@@ -98,6 +100,22 @@ impl Stand {
         }
         admin
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_with_a_certificate_alone_has_a_page_while_connected() {
+    let stand = Stand::with(&["super_users=bob"]);
+    let carol = stand.ca.issue("carol", &[], 2100);
+    let mut connection = KeptAlive::open(stand.tunnel("http", Some(&carol)).await);
+    let door = stand.tunnel("http", None).await;
+    let bob = format!("Basic {}", BASE64.encode("bob:secret"));
+    let page = || exchange(door, "GET", "/console/security/users/carol", Some(&bob), "");
+    assert_eq!(page().0, 404);
+    assert_eq!(connection.call("/v1/topics"), Some(200));
+    let (status, shown) = page();
+    assert!(status == 200 && shown.contains("<h1>carol</h1>") && shown.contains("certificate"), "{shown}");
+    drop(connection);
+    until("the end of the connection", async || page().0 == 404).await;
 }
 
 fn all_topics() -> MetadataRequest {

@@ -149,7 +149,7 @@ async fn a_connection_has_its_user_and_only_an_administrator_closes_it() {
     })
     .await;
     let page = exchange(server.door("http"), "GET", "/console/clients?q=root", root, "");
-    assert!(page.0 == 200 && page.1.contains("<td>root</td>"), "{}", page.1);
+    assert!(page.0 == 200 && page.1.contains("<a href=\"/console/security/users/root\">root</a>"), "{}", page.1);
 
     let (mut of_bob, mut of_root) = (Redis::open(&server), Redis::open(&server));
     assert_eq!((of_bob.call("AUTH bob secret"), of_root.call("AUTH root r00t")), ("+OK".into(), "+OK".into()));
