@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 
+use engine::{Error, Result};
+
 use crate::metrics::Exposition;
 
 /// A protocol on a port of the broker.
@@ -117,6 +119,13 @@ impl Door {
     /// Returns the configuration key of the door's address, which is also its option on the command line.
     pub fn key(self) -> &'static str {
         self.row().key
+    }
+
+    /// Returns the door with this key.
+    pub fn of_key(key: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|door| door.key() == key);
+        let known = || Self::ALL.map(Self::key).join(", ");
+        found.ok_or_else(|| Error::invalid(format!("there is no door '{key}': choose one of {}", known())))
     }
 
     /// Returns the name of the protocol in a sentence.

@@ -50,6 +50,7 @@ mod users;
 mod nodes;
 mod sites;
 mod backups;
+mod connections;
 
 // The session: connections that are kept, and calls that are sent again.
 mod session;
@@ -97,6 +98,7 @@ pub use subscription::{Batch, Event, Message, Subscription, SubscriptionBuilder}
 pub use wire::backups::{BackupBegun, SealKey};
 pub use wire::caches::{Entry, Value};
 pub use wire::cluster::{Cluster, ClusterNode};
+pub use wire::connections::{ConnectionInfo, ConnectionPage};
 pub use wire::groups::{CommittedOffset, GroupInfo, GroupPartition, GroupSummary, MemberInfo, OffsetReset};
 pub use wire::queues::{
     LeaseAnswer, MessageInfo, MessagePhase, NewQueue, OutMessage, PeekedMessage, QueueCounts, QueueInfo,

@@ -3,7 +3,7 @@
 use engine::{Error, ErrorKind};
 use wire::groups::{Heartbeat, Step};
 use wire::security::SecurityRequest;
-use wire::{CacheRequest, ClusterRequest, GroupRequest, MeshRequest, QueueRequest, Request};
+use wire::{CacheRequest, ClusterRequest, ConnectionRequest, GroupRequest, MeshRequest, QueueRequest, Request};
 
 /// Returns `true` if a request to a cluster is sent again after this error: if it was certainly not executed, or if it
 /// may be executed twice.
@@ -75,6 +75,8 @@ fn is_idempotent(request: &Request) -> bool {
         }
         // A backup ends with its connection.
         Request::Backup(_) => false,
+        // A connection that was closed does not exist any more.
+        Request::Connection(request) => matches!(request, ConnectionRequest::List { .. }),
         // A login belongs to its connection, and a subscription resumes at its position.
         Request::Hello { .. }
         | Request::Login { .. }

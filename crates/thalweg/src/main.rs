@@ -60,6 +60,8 @@ fn run(mut cli: Cli) -> Result {
         Command::Reply(args) => commands::reply::run(&load(global, Vec::new())?, &args, global.json),
         Command::Status => commands::status::run(&load(global, Vec::new())?, global.json),
         Command::Request(args) => commands::request::run(&load(global, Vec::new())?, &args, global.json),
+        Command::Connections(args) => commands::connections::list(&load(global, Vec::new())?, &args, global.json),
+        Command::Disconnect(args) => commands::connections::disconnect(&load(global, Vec::new())?, &args, global.json),
         Command::Cluster(args) => commands::cluster::run(global, args),
         Command::Mesh(args) => commands::mesh::run(&load(global, Vec::new())?, args, global.json),
         Command::Topic(args) => commands::topic::run(&load(global, Vec::new())?, args, global.json),

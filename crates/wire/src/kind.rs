@@ -135,6 +135,8 @@ pub mod request {
     pub const MESH: u8 = 0x61;
     /// Kind of the requests about backups, which begin with an action.
     pub const BACKUP: u8 = 0x62;
+    /// Kind of the requests about open connections of clients, which begin with an action.
+    pub const CONNECTION: u8 = 0x63;
 }
 
 /// Kinds of frames that brokers send.
@@ -273,6 +275,8 @@ pub mod response {
     pub const MESH: u8 = ANSWER | request::MESH;
     /// Kind of the answers to [`request::BACKUP`], which begin with the action.
     pub const BACKUP: u8 = ANSWER | request::BACKUP;
+    /// Kind of the answers to [`request::CONNECTION`], which begin with the action.
+    pub const CONNECTION: u8 = ANSWER | request::CONNECTION;
     /// Kind of an error, which answers a request of any kind.
     pub const ERROR: u8 = 0xff;
 

@@ -52,6 +52,9 @@ pub mod mesh;
 // Backups: bodies of requests and answers.
 pub mod backups;
 
+// Open connections of clients: bodies of requests and answers.
+pub mod connections;
+
 // All requests.
 pub mod request;
 
@@ -61,6 +64,7 @@ pub mod response;
 pub use backups::{BackupRequest, BackupResponse};
 pub use caches::{CacheRequest, CacheResponse};
 pub use cluster::{Cluster, ClusterNode};
+pub use connections::{ConnectionRequest, ConnectionResponse};
 pub use frame::{Assembler, Frame, Header};
 pub use groups::{GroupRequest, GroupResponse};
 pub use mesh::{MeshRequest, MeshResponse};

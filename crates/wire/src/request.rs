@@ -7,6 +7,7 @@ use engine::{
 
 use crate::backups::BackupRequest;
 use crate::caches::CacheRequest;
+use crate::connections::ConnectionRequest;
 use crate::field::{Fields, get_flags, put_flags, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupRequest;
@@ -150,6 +151,8 @@ pub enum Request {
     Mesh(MeshRequest),
     /// Request about a backup.
     Backup(BackupRequest),
+    /// Request about open connections of clients.
+    Connection(ConnectionRequest),
 }
 
 /// Subscription that a client requests.
@@ -248,6 +251,7 @@ impl Request {
             Self::Cluster(request) => put_frame(buf, kind::CLUSTER, correlation, |b| request.put(b)),
             Self::Mesh(request) => put_frame(buf, kind::MESH, correlation, |b| request.put(b)),
             Self::Backup(request) => put_frame(buf, kind::BACKUP, correlation, |b| request.put(b)),
+            Self::Connection(request) => put_frame(buf, kind::CONNECTION, correlation, |b| request.put(b)),
         }
     }
 
@@ -309,6 +313,7 @@ impl Request {
             kind::CLUSTER => Self::Cluster(ClusterRequest::get(&mut f)?),
             kind::MESH => Self::Mesh(MeshRequest::get(&mut f)?),
             kind::BACKUP => Self::Backup(BackupRequest::get(&mut f)?),
+            kind::CONNECTION => Self::Connection(ConnectionRequest::get(&mut f)?),
             unknown => {
                 return Err(Error::new(ErrorKind::Unsupported, format!("unknown request kind {unknown:#04x}")));
             }

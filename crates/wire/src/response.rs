@@ -6,6 +6,7 @@ use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, TopicSe
 use crate::backups::BackupResponse;
 use crate::caches::CacheResponse;
 use crate::cluster::Cluster;
+use crate::connections::ConnectionResponse;
 use crate::field::{Fields, get_flags, get_option, put_flags, put_option, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupResponse;
@@ -96,6 +97,8 @@ pub enum Response {
     Mesh(MeshResponse),
     /// Answer about a backup.
     Backup(BackupResponse),
+    /// Answer about open connections of clients.
+    Connection(ConnectionResponse),
     /// Error of a request; with correlation id 0 the last frame of a stream.
     Error(Error),
 }
@@ -314,6 +317,7 @@ impl Response {
             Self::Cluster(response) => put_frame(buf, kind::CLUSTER, correlation, |b| response.put(b)),
             Self::Mesh(response) => put_frame(buf, kind::MESH, correlation, |b| response.put(b)),
             Self::Backup(response) => put_frame(buf, kind::BACKUP, correlation, |b| response.put(b)),
+            Self::Connection(response) => put_frame(buf, kind::CONNECTION, correlation, |b| response.put(b)),
             Self::Error(error) => put_frame(buf, kind::ERROR, correlation, |b| put_error(b, error)),
         }
     }
@@ -377,6 +381,7 @@ impl Response {
             kind::CLUSTER => Self::Cluster(ClusterResponse::get(&mut f)?),
             kind::MESH => Self::Mesh(MeshResponse::get(&mut f)?),
             kind::BACKUP => Self::Backup(BackupResponse::get(&mut f)?),
+            kind::CONNECTION => Self::Connection(ConnectionResponse::get(&mut f)?),
             kind::ERROR => Self::Error(get_error(&mut f)?),
             unknown => return Err(unknown_kind(unknown)),
         };

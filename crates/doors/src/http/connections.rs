@@ -16,7 +16,7 @@ use super::errors::Result;
 
 pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
     let query = Query::parse(&uri, &["door", "user", "after", "max"])?;
-    let door = query.text("door").map(door_of).transpose()?;
+    let door = query.text("door").map(Door::of_key).transpose()?;
     let user = query.text("user");
     let is_wanted = |of: &ClientConnection| {
         door.is_none_or(|door| of.door == door) && user.is_none_or(|user| of.user.as_deref() == Some(user))
@@ -25,12 +25,6 @@ pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Resp
     let (found, is_last) = http.broker.open_connections().list(after, query.list_count()?, is_wanted);
     let connections: Vec<Value> = found.iter().map(|of| shown(&http.broker, of)).collect();
     Ok(codec::json(StatusCode::OK, &json!({ "connections": connections, "is_last": is_last })))
-}
-
-fn door_of(key: &str) -> Result<Door> {
-    let found = Door::ALL.into_iter().find(|door| door.key() == key);
-    let known = || Door::ALL.map(Door::key).join(", ");
-    Ok(found.ok_or_else(|| Error::invalid(format!("door: '{key}' is none; it is one of {}", known())))?)
 }
 
 fn shown(broker: &Broker, of: &ClientConnection) -> Value {

@@ -7,7 +7,9 @@ use engine::{Error, ErrorKind, Missing, Pattern, Result, TopicName};
 use wire::groups::{Heartbeat, OffsetCommit, OffsetReset, Step};
 use wire::queues::{NewQueue, Receive};
 use wire::security::SecurityRequest;
-use wire::{BackupRequest, CacheRequest, ClusterRequest, GroupRequest, MeshRequest, QueueRequest, Request};
+use wire::{
+    BackupRequest, CacheRequest, ClusterRequest, ConnectionRequest, GroupRequest, MeshRequest, QueueRequest, Request,
+};
 
 use crate::permissions::{self, Call, Need, Table};
 
@@ -90,6 +92,8 @@ rows! {
     Request::Backup(BackupRequest::Manifest { .. }) => "backup: read the manifest", Needs::Copy;
     Request::Backup(BackupRequest::Read { .. }) => "backup: read records", Needs::Copy;
     Request::Backup(BackupRequest::End { .. }) => "backup: end", Needs::Copy;
+    Request::Connection(ConnectionRequest::List { .. }) => "connection: list", Needs::Cluster(Operation::Describe);
+    Request::Connection(ConnectionRequest::Disconnect { .. }) => "connection: close", Needs::Cluster(Operation::Alter);
 }
 
 impl Needs {

@@ -17,7 +17,7 @@ use wire::{CacheRequest, GroupRequest, QueueRequest, Request, Subscribe};
 use super::codec::{self, Answer};
 use super::connection::{Later, NativeHandler, Shared, Stream, no_subscription};
 use super::room::Room;
-use super::{access, backups, caches, groups, mesh, nodes, queues, security};
+use super::{access, backups, caches, connections, groups, mesh, nodes, queues, security};
 
 /// Maximum number of fetches of one connection that wait for records at the same time.
 const FETCHES_MAX: usize = 64;
@@ -164,6 +164,11 @@ impl NativeHandler {
             Request::Mesh(request) => {
                 let broker = broker.clone();
                 alone(async move { mesh::answer(&broker, request).await })
+            }
+            Request::Connection(request) => {
+                let broker = broker.clone();
+                let own = stream.connection.peer.id;
+                alone(async move { connections::answer(&broker, own, request) })
             }
             Request::Backup(request) => {
                 let broker = broker.clone();

@@ -6,6 +6,7 @@ mod caches;
 mod cluster;
 mod codec;
 mod connection;
+mod connections;
 mod errors;
 mod groups;
 mod login;

@@ -91,7 +91,8 @@ impl Entering<'_> {
             | Request::Security(_)
             | Request::Cluster(_)
             | Request::Mesh(_)
-            | Request::Backup(_) => {}
+            | Request::Backup(_)
+            | Request::Connection(_) => {}
             // A queue group is one of its topic, so its name has no prefix.
             Request::Subscribe(Subscribe { topic, .. })
             | Request::Publish { topic, .. }
@@ -228,6 +229,7 @@ impl Leaving<'_> {
             | Response::Cluster(_)
             | Response::Mesh(_)
             | Response::Backup(_)
+            | Response::Connection(_)
             // Its text has the names of the broker.
             | Response::Error(_) => {}
             Response::Subscribed { sources, .. } => self.names(sources.iter_mut().map(|source| &mut source.topic)),

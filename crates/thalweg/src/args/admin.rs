@@ -407,3 +407,19 @@ impl AclFilterArgs {
         })
     }
 }
+
+#[derive(Args)]
+pub struct Connections {
+    /// Only connections at this door: native, http, kafka, pubsub, redis or sqs
+    #[arg(long)]
+    pub door: Option<String>,
+    /// Only connections of clients that have logged in as this user
+    #[arg(long)]
+    pub user: Option<String>,
+}
+
+#[derive(Args)]
+pub struct Disconnect {
+    /// Number of the connection
+    pub connection: u64,
+}

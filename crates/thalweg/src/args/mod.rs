@@ -120,6 +120,17 @@ Examples:
     Reply(Reply),
     /// Show a broker's doors with their addresses, and counts of its topics, queues, groups and caches
     Status,
+    /// List the open connections of clients at all doors, the oldest first
+    #[command(after_help = "\
+Examples:
+  thalweg connections --door kafka --user app
+  thalweg connections --json | jq '.[] | select(.requests == 0)'")]
+    Connections(Connections),
+    /// Close a connection of a client, by its number in `thalweg connections`
+    #[command(after_help = "\
+Requests in progress have no answer, and may take effect. The client may connect again: to keep
+it out, delete its user or token, or take its permissions away.")]
+    Disconnect(Disconnect),
     /// Found a cluster of several nodes, join one, and look after its nodes
     #[command(subcommand)]
     Cluster(Cluster),

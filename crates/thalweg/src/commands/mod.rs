@@ -10,6 +10,7 @@ pub mod cluster;
 mod cluster_demo;
 pub mod config;
 mod confirm;
+pub mod connections;
 pub mod context;
 pub mod demo;
 pub mod doctor;

@@ -2,6 +2,7 @@
 
 mod backups;
 mod caches;
+mod connections;
 mod queues;
 mod security;
 mod nodes;

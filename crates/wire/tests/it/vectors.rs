@@ -7,7 +7,7 @@
 use std::fmt::{Debug, Write as _};
 use std::path::PathBuf;
 
-use crate::{backups, caches, mesh, nodes, queues, security};
+use crate::{backups, caches, connections, mesh, nodes, queues, security};
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::groups::{Assignor, GroupState, MemberState};
 use engine::mesh::MeshMode;
@@ -213,6 +213,7 @@ fn requests() -> Vec<Vector> {
         ("topic_alter_mesh", Request::TopicAlter { topic: topic(), change: live }),
     ]);
     values.extend(backups::requests().into_iter().map(|(name, value)| (name, Request::Backup(value))));
+    values.extend(connections::requests().into_iter().map(|(name, value)| (name, Request::Connection(value))));
     let encode = |(i, (name, value)): (usize, (&str, Request))| {
         let correlation = 0x0100_0000 + i as u32;
         let mut buf = BytesMut::new();
@@ -334,6 +335,7 @@ fn responses() -> Vec<Vector> {
         .chain(mesh::responses().into_iter().map(|(name, value)| (name.to_owned(), Response::Mesh(value))))
         .chain([("topic_in_the_mesh".to_owned(), in_mesh)])
         .chain(backups::responses(batch(7)).into_iter().map(|(name, value)| (name.to_owned(), Response::Backup(value))))
+        .chain(connections::responses().into_iter().map(|(name, of)| (name.to_owned(), Response::Connection(of))))
         .enumerate()
         .map(|(i, (name, value))| encode(i, name, value))
         .collect()

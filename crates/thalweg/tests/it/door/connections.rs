@@ -165,6 +165,58 @@ async fn a_connection_has_its_user_and_only_an_administrator_closes_it() {
 }
 
 #[test]
+fn the_command_line_lists_connections_and_closes_one() {
+    let server = Server::with(&["redis=127.0.0.1:0"]);
+    let sockets: Vec<TcpStream> = (0..3).map(|_| open(server.door("redis"), b"PING\r\n")).collect();
+    let of_redis = || command::on(&server, ["connections", "--door", "redis", "--json"]).json();
+    let listed = of_redis();
+    let listed = listed.as_array().expect("a list");
+    assert_eq!(listed.len(), 3, "{listed:?}");
+    let second = &sockets[1];
+    let address = second.local_addr().expect("an address").to_string();
+    let of = listed.iter().find(|of| of["address"] == address.as_str()).expect("the second");
+    assert_eq!((&of["door"], &of["user"]), (&"redis".into(), &"ANONYMOUS".into()));
+    let id = of["connection"].to_string();
+    let table = command::on(&server, ["connections"]).ok();
+    assert!(table.contains(&address) && table.contains("native") && table.contains(&id), "{table}");
+
+    let closed = command::on(&server, ["disconnect", &id]).ok();
+    assert!(closed.contains(&format!("closed connection {id} of user ANONYMOUS from {address} at redis")), "{closed}");
+    assert!(is_closed(second.try_clone().expect("a socket")));
+    let missing = command::on(&server, ["disconnect", &id]).failed(4);
+    assert!(missing.contains(&format!("there is no open connection {id}")), "{missing}");
+    let unknown = command::on(&server, ["connections", "--door", "telnet"]).failed(2);
+    assert!(unknown.contains("choose one of native, http, kafka"), "{unknown}");
+    let none = command::on(&server, ["connections", "--user", "ann"]).ok();
+    assert!(none.contains("no client is connected that matches"), "{none}");
+}
+
+#[tokio::test]
+async fn a_native_client_lists_connections_in_pages_and_does_not_close_its_own() {
+    let server = Server::with(&["redis=127.0.0.1:0"]);
+    let _sockets: Vec<TcpStream> = (0..5).map(|_| open(server.door("redis"), b"PING\r\n")).collect();
+    for scheme in ["tcp", "quic"] {
+        let client = server.client(scheme).await;
+        let mut seen = Vec::new();
+        loop {
+            let after = seen.last().copied().unwrap_or(0);
+            let page = within("a page", client.list_connections(after, 2, Some("redis"), None)).await.expect("a page");
+            assert!(page.connections.len() <= 2, "{page:?}");
+            seen.extend(page.connections.iter().map(|of| of.connection));
+            if page.is_last {
+                break;
+            }
+        }
+        assert!(seen.len() == 5 && seen.is_sorted(), "{seen:?}");
+        let own = within("a list", client.list_connections(0, 10, Some("native"), None)).await.expect("a list");
+        let own = own.connections.last().expect("the client").connection;
+        let refused = within("an error", client.disconnect_client(own)).await.expect_err("its own");
+        assert!(refused.message.contains("is that of this request"), "{refused}");
+        within("the end", client.close()).await;
+    }
+}
+
+#[test]
 fn a_list_of_connections_has_pages_and_a_request_does_not_close_its_own() {
     let server = Server::with(&["http=127.0.0.1:0", "redis=127.0.0.1:0"]);
     let sockets: Vec<TcpStream> = (0..5).map(|_| open(server.door("redis"), b"PING\r\n")).collect();
@@ -192,5 +244,5 @@ fn a_list_of_connections_has_pages_and_a_request_does_not_close_its_own() {
     own.read_to_string(&mut response).expect("a response");
     assert!(response.starts_with("HTTP/1.1 400") && response.contains("is that of this request"), "{response}");
     let unknown = exchange(server.door("http"), "GET", "/v1/connections?door=telnet", None, "");
-    assert!(unknown.0 == 400 && unknown.1.contains("one of native, http, kafka"), "{}", unknown.1);
+    assert!(unknown.0 == 400 && unknown.1.contains("choose one of native, http, kafka"), "{}", unknown.1);
 }

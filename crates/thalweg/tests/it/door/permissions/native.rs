@@ -11,8 +11,8 @@ use wire::groups::{Heartbeat, NewOffset, OffsetCommit, OffsetReset, Step};
 use wire::queues::{NewQueue, OutMessage, Receive};
 use wire::security::SecurityRequest;
 use wire::{
-    BackupRequest, CacheRequest, CacheResponse, ClusterRequest, GroupRequest, MeshRequest, QueueRequest, Request,
-    Response,
+    BackupRequest, CacheRequest, CacheResponse, ClusterRequest, ConnectionRequest, GroupRequest, MeshRequest,
+    QueueRequest, Request, Response,
 };
 
 use super::{Answer, Example, Site, of_error};
@@ -59,6 +59,10 @@ fn read_backup() -> BackupRequest {
     BackupRequest::Read { backup: 1, stream: 0, from: 0, bytes_max: 100 }
 }
 
+fn list_connections() -> ConnectionRequest {
+    ConnectionRequest::List { after: 0, count_max: 10, door: None, user: None }
+}
+
 fn of_topics() -> Vec<Native> {
     let topic = || name("t");
     vec![
@@ -98,6 +102,8 @@ fn of_topics() -> Vec<Native> {
         then("backup: read the manifest", Request::Backup(BackupRequest::Manifest { backup: 1, at: 0 })),
         then("backup: read records", Request::Backup(read_backup())),
         then("backup: end", Request::Backup(BackupRequest::End { backup: 1 })),
+        then("connection: list", Request::Connection(list_connections())),
+        then("connection: close", Request::Connection(ConnectionRequest::Disconnect { connection: 1 })),
         then("init_producer", Request::InitProducer),
     ]
 }
