@@ -29,6 +29,17 @@ pub struct Report {
     pub scenarios: Vec<(String, Verdict)>,
     /// Calls of the service, each with the scenarios that passed and used it.
     pub calls: BTreeMap<String, BTreeSet<String>>,
+    pub libraries: Vec<Library>,
+}
+
+/// Library that a scenario tests, if it is another one than the client.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Library {
+    /// Name of its scenario.
+    pub name: String,
+    pub version: String,
+    /// Features that the scenario uses.
+    pub used: String,
 }
 
 impl Report {
@@ -36,14 +47,21 @@ impl Report {
         Self { client: client.to_owned(), ..Self::default() }
     }
 
-    /// Parses a line: `client NAME VERSION`, `ok SCENARIO (TIME)`, `FAILED SCENARIO: why`, `skipped SCENARIO: why` or
-    /// `calls SCENARIO CALL..`. All other output of libraries is ignored.
+    /// Parses a line: `client NAME VERSION`, `library SCENARIO VERSION: features`, `ok SCENARIO (TIME)`,
+    /// `FAILED SCENARIO: why`, `skipped SCENARIO: why` or `calls SCENARIO CALL..`. All other output of libraries is
+    /// ignored.
     pub fn take(&mut self, line: &str) {
         let Some((word, rest)) = line.split_once(' ') else { return };
         let (name, why) = rest.split_once(": ").unwrap_or((rest, ""));
         let verdict = match word {
             "client" => {
                 self.version = rest.rsplit(' ').next().unwrap_or_default().to_owned();
+                return;
+            }
+            "library" => {
+                let Some((name, version)) = name.split_once(' ') else { return };
+                let [name, version, used] = [name, version, why].map(str::to_owned);
+                self.libraries.push(Library { name, version, used });
                 return;
             }
             "calls" => {
@@ -162,14 +180,10 @@ pub fn page(begin: &str, reports: &[Report]) -> String {
     out.push_str(&row("", reports.iter().map(|report| report.client.as_str()).collect()));
     out.push_str(&format!("|---|{}\n", ":-:|".repeat(reports.len())));
     for name in names(reports) {
-        let mark = |report: &Report| match report.verdict(name) {
-            Some(Verdict::Passed) => "✓",
-            Some(Verdict::Failed(_)) => "**✗**",
-            Some(Verdict::Skipped(_)) => "–",
-            None => "",
-        };
-        out.push_str(&row(&format!("`{name}`"), reports.iter().map(mark).collect()));
+        let marks = reports.iter().map(|report| mark(report.verdict(name)));
+        out.push_str(&row(&format!("`{name}`"), marks.collect()));
     }
+    out.push_str(&libraries(reports));
     out.push_str(&calls(reports));
     out.push_str("\n## Skipped and failed scenarios\n\n");
     for report in reports {
@@ -178,6 +192,30 @@ pub fn page(begin: &str, reports: &[Report]) -> String {
         }
     }
     out
+}
+
+/// Returns the mark of a result in the tables of a page.
+fn mark(verdict: Option<&Verdict>) -> &'static str {
+    match verdict {
+        Some(Verdict::Passed) => "✓",
+        Some(Verdict::Failed(_)) => "**✗**",
+        Some(Verdict::Skipped(_)) => "–",
+        None => "",
+    }
+}
+
+/// Returns the tested libraries, if the programs report any.
+fn libraries(reports: &[Report]) -> String {
+    let mut rows = String::new();
+    for report in reports {
+        for Library { name, version, used } in &report.libraries {
+            let _ = writeln!(rows, "| `{name}` | {version} | {used} | {} |", mark(report.verdict(name)));
+        }
+    }
+    if rows.is_empty() {
+        return rows;
+    }
+    format!("\n## Libraries\n\n| Scenario | Version of the library | Features | Result |\n|---|---|---|:-:|\n{rows}")
 }
 
 /// Returns the scenarios that prove each call of the service, if the programs report their calls.
@@ -269,11 +307,15 @@ FAILED kcat headers: a: not b
         for line in ["FAILED timestamps: a: not b", "calls nulls Send Receive", "calls groups Receive"] {
             one.take(line);
         }
+        for line in ["library nulls 1.2: keys: nulls", "library headers 4.5: headers", "library nothing"] {
+            one.take(line);
+        }
         let page = page("# Tried\n", &[one, two]);
         let rows = [
             "# Tried\n\n✓ passed",
             "| kcat | 1.7 | 1 | 0 | 2 |\n",
             "|  | kcat | franz-go |\n|---|:-:|:-:|\n| `nulls` | ✓ |  |\n| `headers` | **✗** | – |\n",
+            "|---|---|---|:-:|\n| `nulls` | 1.2 | keys: nulls | ✓ |\n| `headers` | 4.5 | headers | **✗** |\n\n",
             "| Call | Scenarios that make it |\n|---|---|\n| `Receive` | `groups`, `nulls` |\n| `Send` | `nulls` |\n",
             "- **kcat**, `headers`, `timestamps`: a: not b\n- **franz-go**, `headers`: no such call\n",
         ];
