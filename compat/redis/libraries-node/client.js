@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// Libraries that are built of Lua scripts, as their users write them: client.js HOST:PORT [SCENARIO..]
+// Libraries that are built on Redis, as their users write them: client.js HOST:PORT [SCENARIO..]
 
 "use strict";
 
@@ -10,6 +10,7 @@ const { Queue, Worker, QueueEvents } = require("bullmq");
 const Bee = require("bee-queue");
 const Redis = require("ioredis");
 const { RateLimiterRedis } = require("rate-limiter-flexible");
+const Redlock = require("redlock");
 
 const WAIT_MS = 60_000;
 const [address, ...wanted] = process.argv.slice(2);
@@ -121,7 +122,45 @@ async function rateLimiter() {
   }
 }
 
-const SCENARIOS = { bullmq, "bee-queue": beeQueue, "rate-limiter-flexible": rateLimiter };
+async function redlock() {
+  const client = new Redis({ host, port });
+  try {
+    const locks = new Redlock([client], { retryCount: 10_000, retryDelay: 5, retryJitter: 5 });
+    const [lock, number] = [`${name}:lock`, `${name}:number`];
+    const adder = async () => {
+      for (let turn = 0; turn < 20; turn++) {
+        // Nothing but the lock keeps two of them from reading the same number.
+        const held = await locks.lock(lock, 30_000);
+        await client.set(number, Number(await client.get(number)) + 1);
+        await held.unlock();
+      }
+    };
+    await Promise.all([...Array(6)].map(adder));
+    assert.strictEqual(await client.get(number), "120");
+    const once = new Redlock([client], { retryCount: 0 });
+    const both = await once.lock([`${name}:a`, `${name}:b`], 30_000);
+    await assert.rejects(once.lock(`${name}:b`, 30_000), { name: "LockError" });
+    const extended = await both.extend(60_000);
+    assert.ok((await client.pttl(`${name}:b`)) > 30_000, "the locks were not extended");
+    await client.set(`${name}:a`, "of another client");
+    await assert.rejects(extended.unlock(), { name: "LockError" });
+    assert.deepStrictEqual(await client.mget(`${name}:a`, `${name}:b`), ["of another client", null]);
+    const begin = Date.now();
+    await once.lock(`${name}:short`, 300);
+    await (await locks.lock(`${name}:short`, 30_000)).unlock();
+    assert.ok(Date.now() - begin >= 299, "a lock was acquired before the end of another one");
+  } finally {
+    await client.quit();
+  }
+}
+
+const SCENARIOS = { bullmq, "bee-queue": beeQueue, "rate-limiter-flexible": rateLimiter, redlock };
+const WHAT = {
+  bullmq: "results, bulks, delays, retries, repeated jobs, priorities",
+  "bee-queue": "results, retries, delayed jobs",
+  "rate-limiter-flexible": "limits of rates, rewards, blocks",
+  redlock: "locks under contention, several keys at once, extension, foreign owners",
+};
 
 async function forget() {
   const client = new Redis({ host, port });
@@ -132,9 +171,10 @@ async function forget() {
 }
 
 async function main() {
-  console.log(`client libraries-node bullmq ${require("bullmq/package.json").version}`);
+  console.log(`client libraries-node ioredis-${require("ioredis/package.json").version}`);
   let isFine = true;
   for (const scenario of wanted.length ? wanted : Object.keys(SCENARIOS)) {
+    console.log(`library ${scenario} ${require(`${scenario}/package.json`).version}: ${WHAT[scenario]}`);
     const begin = Date.now();
     try {
       await SCENARIOS[scenario]();

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Libraries that are built of Lua scripts, as their users write them: client.py HOST:PORT [SCENARIO..]
+"""Libraries that are built on Redis, as their users write them: client.py HOST:PORT [SCENARIO..]
 
 - `lock`: redis-py's `Lock`: many processes add to a number that only the lock protects.
 - `rq`, `celery`, `huey`, `dramatiq`: jobs with results, retries and delays, by the library's own worker.
+- `django_redis`, `channels_redis`: caches, locks and chat rooms of a Django project.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import sys
 import time
 import traceback
 import uuid
+from importlib import metadata
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "suite"))
@@ -147,10 +149,34 @@ def dramatiq():
         same(float(done("dramatiq-eta")[0]) - begin >= 2, True)
 
 
-SCENARIOS = {each.__name__: each for each in (lock, rq, celery, huey, dramatiq)}
+def django_redis():
+    import django_scenarios
+
+    django_scenarios.django_redis()
+
+
+def channels_redis():
+    import django_scenarios
+
+    django_scenarios.channels_redis()
+
+
+SCENARIOS = {each.__name__: each for each in (lock, rq, celery, huey, dramatiq, django_redis, channels_redis)}
+# Packages with the code of the scenarios, and what each runs.
+PACKAGES = {
+    "lock": ("redis", "the lock under contention, its extension, foreign owners"),
+    "rq": ("rq", "results, retries, dependencies, scheduled jobs"),
+    "celery": ("celery", "results, retries, times of execution, a chord, late acknowledgements"),
+    "huey": ("huey", "results, retries, delayed tasks, a lock"),
+    "dramatiq": ("dramatiq", "results, retries, delayed messages"),
+    "django_redis": ("django-redis", "locks under contention, expiring objects, counters, versions, patterns, compression"),
+    "channels_redis": ("channels-redis", "chat rooms over both layers, a worker, full channels, expired messages"),
+}
 
 
 def run(name):
+    package, what = PACKAGES[name]
+    print(f"library {name} {metadata.version(package)}: {what}", flush=True)
     begin = time.monotonic()
     try:
         SCENARIOS[name]()
@@ -168,9 +194,7 @@ def run(name):
 
 
 def main():
-    import celery, redis, rq
-
-    print(f"client libraries redis-py {redis.__version__}, rq {rq.VERSION}, celery {celery.__version__}", flush=True)
+    print(f"client libraries redis-py-{metadata.version('redis')}", flush=True)
     wanted = sys.argv[2:] or list(SCENARIOS)
     if unknown := [name for name in wanted if name not in SCENARIOS]:
         sys.exit(f"there is no scenario {unknown[0]}: choose from {' '.join(SCENARIOS)}")

@@ -43,6 +43,18 @@ pub enum Kind {
     Debian(&'static str, &'static str),
     /// Python that drives `client.c`, with the library of this header of a Debian package.
     C(&'static str, &'static str),
+    /// Program in a language whose interpreter and libraries are Debian packages.
+    Packages(&'static Packages),
+}
+
+/// Interpreter, and libraries for it, of Debian packages.
+pub struct Packages {
+    pub interpreter: &'static str,
+    /// Name of the program in the client's folder.
+    pub program: &'static str,
+    /// Files that exist if all packages are installed.
+    pub files: &'static [&'static str],
+    pub names: &'static [&'static str],
 }
 
 /// Jars of Maven Central, with their dependencies.
@@ -92,6 +104,10 @@ impl Client {
             Kind::Debian(program, package) if !Call::line("which").arg(program).succeeds() => {
                 Err(format!("{program} is missing: apt-get install {package}"))
             }
+            Kind::Packages(packages) => match packages.missing() {
+                None => Ok(()),
+                Some(file) => Err(format!("{file} is missing: apt-get install {}", packages.names.join(" "))),
+            },
             _ => self.install(),
         }
     }
@@ -121,12 +137,16 @@ impl Client {
             Kind::Debian(program, package) => debian(program, package),
             Kind::C(header, package) => {
                 if !Path::new(header).exists() {
-                    apt(package).map_err(|e| format!("{header} is missing: {e}"))?;
+                    apt(&[package]).map_err(|e| format!("{header} is missing: {e}"))?;
                 }
                 Call::line("mkdir -p").arg(INSTALLED).run()?;
                 let call = Call::line("cc -O1 -Wall -Wextra -Werror -o").arg(installed);
                 call.arg(format!("{sources}/client.c")).arg(format!("-l{}", self.name)).run()
             }
+            Kind::Packages(packages) => match packages.missing() {
+                None => Ok(()),
+                Some(file) => apt(packages.names).map_err(|e| format!("{file} is missing: {e}")),
+            },
         }
     }
 
@@ -185,7 +205,15 @@ impl Client {
             Kind::Script | Kind::Jars(_) | Kind::Debian(..) | Kind::C(..) => {
                 Call::new("python3").arg(format!("{sources}/client.py"))
             }
+            Kind::Packages(packages) => Call::new(packages.interpreter).arg(format!("{sources}/{}", packages.program)),
         }
+    }
+}
+
+impl Packages {
+    /// Returns the first file that is not installed.
+    fn missing(&self) -> Option<&'static str> {
+        self.files.iter().copied().find(|file| !Path::new(file).exists())
     }
 }
 
@@ -237,11 +265,11 @@ pub fn debian(program: &str, package: &str) -> Outcome {
     if Call::line("which").arg(program).succeeds() {
         return Ok(());
     }
-    apt(package).map_err(|e| format!("{program} is missing: {e}"))
+    apt(&[package]).map_err(|e| format!("{program} is missing: {e}"))
 }
 
-fn apt(package: &str) -> Outcome {
-    Call::line("apt-get install -y --no-install-recommends").arg(package).run()
+fn apt(packages: &[&str]) -> Outcome {
+    Call::line("apt-get install -y --no-install-recommends").args(packages.iter().copied()).run()
 }
 
 /// Installs a folder unless it was made from exactly these files. Only a complete installation is marked.

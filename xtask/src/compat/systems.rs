@@ -2,7 +2,7 @@
 //! the scenarios are validated.
 
 use super::broker::{self, Broker};
-use super::clients::{Client, Jars, Kind, client, debian, driven, venv};
+use super::clients::{Client, Jars, Kind, Packages, client, debian, driven, venv};
 use crate::run::{Call, Outcome};
 
 /// System: its folder in `compat`, and the door that its clients use.
@@ -208,6 +208,38 @@ static JEDIS_JARS: Jars = Jars {
     about: "the jars of Jedis from Maven Central: 4 MB",
 };
 
+static REDISSON_JARS: Jars = Jars {
+    pom: "compat/redis/libraries-java/pom.xml",
+    folder: "target/compat/redisson-jars",
+    classes: "target/compat/libraries-java",
+    options: &[],
+    about: "the jars of Redisson from Maven Central: 21 MB",
+};
+static SIDEKIQ: Packages =
+    Packages { interpreter: "ruby", program: "client.rb", files: &["/usr/bin/sidekiq"], names: &["ruby-sidekiq"] };
+static LARAVEL: Packages = Packages {
+    interpreter: "php",
+    program: "client.php",
+    files: &[
+        "/usr/bin/php",
+        "/usr/share/doc/php-redis",
+        "/usr/share/php/Illuminate/Bus/autoload.php",
+        "/usr/share/php/Illuminate/Cache/autoload.php",
+        "/usr/share/php/Illuminate/Events/autoload.php",
+        "/usr/share/php/Illuminate/Queue/autoload.php",
+        "/usr/share/php/Illuminate/Redis/autoload.php",
+    ],
+    names: &[
+        "php-cli",
+        "php-redis",
+        "php-illuminate-bus",
+        "php-illuminate-cache",
+        "php-illuminate-events",
+        "php-illuminate-queue",
+        "php-illuminate-redis",
+    ],
+};
+
 static REDIS: System = System {
     name: "redis",
     clients: &[
@@ -222,6 +254,10 @@ static REDIS: System = System {
         driven("redis", "jedis", Kind::Java("Client", &JEDIS_JARS)),
         client("redis", "libraries", Kind::Python),
         client("redis", "libraries-node", Kind::Node),
+        client("redis", "libraries-go", Kind::Go).quick(),
+        client("redis", "libraries-ruby", Kind::Packages(&SIDEKIQ)).quick(),
+        client("redis", "libraries-php", Kind::Packages(&LARAVEL)),
+        client("redis", "libraries-java", Kind::Java("Client", &REDISSON_JARS)),
         client("redis", "differential", Kind::Script).quick(),
         client("redis", "linearizability", Kind::Go),
         client("redis", "pressure", Kind::Script).quick(),
@@ -246,9 +282,10 @@ static REDIS: System = System {
 
 This page lists the tests of unmodified Redis clients from the public registries. They ran against a
 broker of this source tree with a data directory. All clients run the same scenarios, which check
-contents and the texts of errors, and which also pass against redis-server. Libraries that are built
-of Lua scripts have their own scenarios, in `libraries` and `libraries-node`. Three further programs
-test the broker as a whole:
+contents and the texts of errors, and which also pass against redis-server. Programs that use
+libraries built on Redis have their own scenarios, in `libraries` and `libraries-*`; the table of
+[libraries](#libraries) says what each of them runs. Three further programs test the broker as a
+whole:
 
 - `differential` sends the same random commands to a separate broker and to a redis-server.
 - `linearizability` searches for an order that explains the replies to several concurrent clients.
