@@ -27,7 +27,7 @@ pub(super) mod sort;
 mod sorted;
 pub(super) mod streams;
 mod strings;
-mod tools;
+pub(super) mod tools;
 pub(super) mod tracking;
 pub(super) mod transactions;
 pub(super) mod work;

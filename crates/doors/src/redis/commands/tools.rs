@@ -1,6 +1,7 @@
 //! Commands for tools and operators: the slow log, latencies and memory. Also commands for features that do not exist
 //! here (modules, a cluster), which reply like a server without them.
 
+use broker::LockedCache;
 use engine::cache::parse_number;
 use engine::security::Operation;
 use net::service::Reply;
@@ -238,13 +239,18 @@ fn memory(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
 }
 
 fn usage(door: &Door, session: &mut Session, args: &[&[u8]]) -> Done<Option<u64>> {
+    let cache = session.database(&door.broker)?;
+    let mut locked = lock_or_busy(cache, &Named::These(std::iter::once(args[2]).collect()))?;
+    usage_in(&mut locked, args)
+}
+
+/// Returns the size of the key of `MEMORY USAGE` in bytes, or `None` if it does not exist. The key is locked.
+pub(in crate::redis) fn usage_in(locked: &mut LockedCache<'_>, args: &[&[u8]]) -> Done<Option<u64>> {
     match args[3..] {
         [] => {}
         [word, count] if is(word, "SAMPLES") && parse_int(count)? >= 0 => {}
         _ => return Err(SYNTAX),
     }
-    let cache = session.database(&door.broker)?;
-    let mut locked = lock_or_busy(cache, &Named::These(std::iter::once(args[2]).collect()))?;
     Ok(locked.bytes_of(args[2]))
 }
 

@@ -20,7 +20,7 @@ use crate::redis::commands::args::{is, parse_small};
 use crate::redis::commands::streams::Shelf;
 use crate::redis::commands::streams::step as streams;
 use crate::redis::commands::transactions::{self, Held};
-use crate::redis::commands::{self, help, keys, sort};
+use crate::redis::commands::{self, help, keys, sort, tools};
 use crate::redis::connection::{DATABASES, Door};
 use crate::redis::errors::{Done, Fail};
 use crate::redis::monitors::Executor;
@@ -158,7 +158,7 @@ impl<'c> Host<'_, 'c> {
             return Err(if is_unknown { unknown() } else { wrong() });
         }
         let is_own = matches!(command.does, Does::Own(_) | Does::Script(_));
-        if is_own && !OWN.contains(&command.name) || BLOCKING.contains(&command.name) {
+        if is_own && !OWN.contains(&command.name) && !is_usage(command, args) || BLOCKING.contains(&command.name) {
             return Err(Fail::new("ERR This Redis command is not allowed from script"));
         }
         if !self.caller.is_unlimited {
@@ -348,6 +348,15 @@ impl<'c> Host<'_, 'c> {
                 self.database = number.ok_or(Fail::new("ERR DB index is out of range"))?;
                 out.ok();
             }
+            ("MEMORY", _) => {
+                let database = self.database;
+                self.hold(database, command, args)?;
+                let locked = self.held.get_mut(&database).expect("invariant: it was just locked");
+                match tools::usage_in(locked, args)? {
+                    Some(bytes) => out.int(bytes as i64),
+                    None => out.null(),
+                }
+            }
             ("SPUBLISH", [_, channel, message]) => {
                 self.note_write()?;
                 let name = channel_name(self.tenant(), channel);
@@ -399,6 +408,11 @@ impl<'c> Host<'_, 'c> {
         Ok(*is_unlimited
             || command.takes(args.len()) && door.would_refuse(identity, client, self.database, command, args).is_none())
     }
+}
+
+/// Returns `true` for `MEMORY USAGE`, which scripts may use as they use commands on data.
+fn is_usage(command: &Command, args: &[&[u8]]) -> bool {
+    command.name == "MEMORY" && args.get(1).is_some_and(|part| is(part, "USAGE"))
 }
 
 /// Returns `true` if a command on streams has the option BLOCK, before its streams.

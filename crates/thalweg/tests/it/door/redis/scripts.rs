@@ -339,6 +339,31 @@ async fn scripts_use_streams_channels_databases_and_keys_that_they_are_not_given
     assert_eq!(redis.call("GET in3"), "v");
 }
 
+/// `MEMORY USAGE` has no flag `noscript` in Redis (`src/commands/memory-usage.json`). The library asynq measures queues
+/// with it in a script (`memoryUsageCmd` in `internal/rdb/inspect.go`).
+#[tokio::test]
+async fn a_script_measures_keys_that_it_is_not_given() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    assert_eq!(redis.call("RPUSH list a b c"), ":3");
+    let usage: &str = &redis.call("MEMORY USAGE list");
+    assert!(usage.starts_with(':') && usage != ":0", "{usage}");
+    let results = [
+        ("return redis.call('memory', 'usage', 'li' .. 'st')", usage),
+        ("return redis.call('MEMORY', 'USAGE', 'list', 'SAMPLES', 0)", usage),
+        ("#!lua flags=no-writes\nreturn redis.call('memory', 'usage', 'list')", usage),
+        ("return redis.call('memory', 'usage', 'none')", "nil"),
+        ("redis.call('set', 'new', 'x') return redis.call('memory', 'usage', 'new') > 0", ":1"),
+        ("return redis.call('memory', 'usage', 'list', 'SAMPLES', -1)", "-ERR syntax error"),
+        ("return redis.call('memory', 'usage')", "-ERR Wrong number of args calling Redis command from script"),
+        // Redis allows it in scripts, too.
+        ("return redis.call('memory', 'stats')", "-ERR This Redis command is not allowed from script"),
+    ];
+    for (script, answer) in results {
+        assert_eq!(short(&eval(&mut redis, script)), answer, "{script}");
+    }
+}
+
 #[tokio::test]
 async fn a_transaction_runs_scripts_as_part_of_its_step() {
     let server = server(&[]);
