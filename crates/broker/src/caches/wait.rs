@@ -54,9 +54,7 @@ impl Cache {
             let Some(mut locked) = self.lock_if_free(Some(waiting.keys())) else {
                 return Some(waiting);
             };
-            if locked.peek(key).is_none() {
-                return None;
-            }
+            locked.peek(key)?;
             let is_answered = waiting.try_again(|attempt| {
                 let answer = attempt.and_then(|attempt| attempt(&mut locked, key));
                 let finished = locked.finish();
