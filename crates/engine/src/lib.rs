@@ -12,6 +12,8 @@ pub mod error;
 pub mod ids;
 mod nearest;
 pub mod glob;
+#[cfg(test)]
+mod glob_tests;
 pub mod pattern;
 
 // Records, and their bytes.
