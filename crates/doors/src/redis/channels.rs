@@ -9,7 +9,7 @@ use std::time::Duration;
 use broker::metrics::Exposition;
 use broker::{Answers, Broker, Direct, Held, Hold, Origin, Permit, Subscribe, Subscription, SubscriptionHandle};
 use bytes::Bytes;
-use engine::glob::matches;
+use engine::glob::Glob;
 use engine::security::TenantName;
 use engine::streams::ID_HEADER;
 use engine::{
@@ -137,7 +137,7 @@ impl Mouth {
                 Heard::Pattern(pattern) => {
                     writer.push(4);
                     writer.bulk(b"pmessage");
-                    writer.bulk(pattern);
+                    writer.bulk(pattern.pattern());
                 }
             }
             writer.bulk(&name);
@@ -188,7 +188,7 @@ impl Direct for AtOnce {
 #[derive(Clone)]
 pub(super) enum Heard {
     Channel(Vec<u8>),
-    Pattern(Vec<u8>),
+    Pattern(Arc<Glob>),
 }
 
 impl Subscribed {
@@ -218,12 +218,12 @@ impl Channels {
         let pattern = match &heard {
             Heard::Channel(channel) => Pattern::Topic(topic_of(tenant.as_ref(), channel)?),
             Heard::Pattern(glob) => {
-                let text = String::from_utf8_lossy(&channel_name(tenant.as_ref(), glob)).into_owned();
-                let topics = topic_glob(tenant.as_ref(), glob);
+                let text = String::from_utf8_lossy(&channel_name(tenant.as_ref(), glob.pattern())).into_owned();
+                let topics = topic_glob(tenant.as_ref(), glob.pattern());
                 let glob = glob.clone();
                 let of = tenant.clone();
                 let takes = move |topic: &TopicName| {
-                    channel_of_topic(of.as_ref(), topic.as_str()).is_some_and(|name| matches(&glob, &name))
+                    channel_of_topic(of.as_ref(), topic.as_str()).is_some_and(|name| glob.matches(&name))
                 };
                 Pattern::Rule(Rule::new(&text, "redis", takes).with_glob(&topics))
             }
@@ -255,7 +255,10 @@ impl Channels {
 
     fn count(&self, mouth: &Mouth, is_more: bool) {
         let mut state = self.state.lock();
-        let (Heard::Channel(name) | Heard::Pattern(name)) = &mouth.heard;
+        let name: &[u8] = match &mouth.heard {
+            Heard::Channel(name) => name,
+            Heard::Pattern(glob) => glob.pattern(),
+        };
         let name = channel_name(mouth.tenant.as_ref(), name);
         let counted = |count: usize| if is_more { count + 1 } else { count - 1 };
         match &mouth.heard {

@@ -1,6 +1,6 @@
 //! Parsing of arguments as numbers, times and patterns.
 
-use engine::glob::matches;
+use engine::glob::Matcher;
 
 use crate::redis::errors::{Done, Fail, NOT_FLOAT, NOT_INTEGER, SYNTAX};
 
@@ -140,9 +140,28 @@ pub(in crate::redis) fn pattern(arg: &[u8]) -> Done<&[u8]> {
     }
 }
 
-/// Returns `true` if the pattern selects the text: like `matches`, but a single star also selects an empty text.
-pub(in crate::redis) fn selects(pattern: &[u8], text: &[u8]) -> bool {
-    pattern == b"*" || matches(pattern, text)
+/// Compiles a pattern of a limited length.
+pub(in crate::redis) fn matcher(arg: &[u8]) -> Done<Matcher> {
+    pattern(arg).map(Matcher::new)
+}
+
+/// Selection of keys or of parts of a key by a pattern: a single star also selects an empty text.
+pub(in crate::redis) enum Selection {
+    All,
+    Matching(Matcher),
+}
+
+impl Selection {
+    pub(in crate::redis) fn new(arg: &[u8]) -> Done<Self> {
+        if arg == b"*" { Ok(Self::All) } else { matcher(arg).map(Self::Matching) }
+    }
+
+    pub(in crate::redis) fn has(&mut self, text: &[u8]) -> bool {
+        match self {
+            Self::All => true,
+            Self::Matching(matcher) => matcher.matches(text),
+        }
+    }
 }
 
 #[cfg(test)]

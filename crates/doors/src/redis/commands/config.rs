@@ -4,11 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::cache::parse_number;
-use engine::glob::matches;
 use net::service::Reply;
 use parking_lot::Mutex;
 
-use super::args::is;
+use super::args::{is, matcher};
 use super::info::{keyspace_counts, policy};
 use super::session::{ok, written};
 use crate::redis::access::{Needs, of_config};
@@ -214,8 +213,9 @@ pub(in crate::redis) struct Settings {
 fn config(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     match args[1].to_ascii_uppercase().as_slice() {
         b"GET" => written(session, |writer| {
-            let is_wanted =
-                |name: &str| args[2..].iter().any(|pattern| matches(&pattern.to_ascii_lowercase(), name.as_bytes()));
+            let patterns = args[2..].iter().map(|pattern| matcher(&pattern.to_ascii_lowercase()));
+            let mut patterns = patterns.collect::<Done<Vec<_>>>()?;
+            let mut is_wanted = |name: &str| patterns.iter_mut().any(|pattern| pattern.matches(name.as_bytes()));
             let found: Vec<_> = all(door).into_iter().filter(|(name, _)| is_wanted(name)).collect();
             writer.map(found.len());
             for (name, value) in found {

@@ -4,7 +4,7 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use net::service::{Reply, once};
 
-use super::args::is;
+use super::args::{is, matcher};
 use super::scripting::{is_mode, kill, runs};
 use super::session::{ok, written};
 use crate::redis::access::Needs;
@@ -149,15 +149,14 @@ fn write_libraries(door: &Door, session: &Session, args: &[&[u8]], writer: &mut 
             arg if !has_code && is(arg, "WITHCODE") => has_code = true,
             arg if pattern.is_none() && is(arg, "LIBRARYNAME") => {
                 let given = args.next().ok_or(Fail::new("ERR library name argument was not given"))?;
-                pattern = Some(given.to_ascii_lowercase());
+                pattern = Some(matcher(&given.to_ascii_lowercase())?);
             }
             arg => return Err(Fail::of_bytes([b"ERR Unknown argument ", *arg].concat())),
         }
     }
     let all = door.scripts.functions.of(session.tenant())?;
-    let is_shown = |name: &str| {
-        pattern.as_ref().is_none_or(|pattern| engine::glob::matches(pattern, name.to_ascii_lowercase().as_bytes()))
-    };
+    let mut is_shown =
+        |name: &str| pattern.as_mut().is_none_or(|pattern| pattern.matches(name.to_ascii_lowercase().as_bytes()));
     let shown: Vec<_> = all.all().filter(|library| is_shown(&library.name)).collect();
     writer.array(shown.len());
     for library in shown {

@@ -1,15 +1,16 @@
 //! Channels: subscribing and publishing, with or without a topic of the same name.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use broker::{Attempt, Holding, Origin};
 use engine::BatchBuilder;
-use engine::glob::matches;
+use engine::glob::Glob;
 use engine::security::Operation;
 use futures_util::FutureExt;
 use net::service::{Reply, once};
 
-use super::args::{is, pattern};
+use super::args::{is, matcher, pattern};
 use super::session::{now, written};
 use crate::redis::access::{Needs, permit};
 use crate::redis::channels::{Heard, Listener, Ready, Subscribed};
@@ -130,7 +131,14 @@ fn subscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer
 }
 
 fn psubscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    listen(door, session, args, "psubscribe", Heard::Pattern, |subscribed| &mut subscribed.patterns)
+    listen(
+        door,
+        session,
+        args,
+        "psubscribe",
+        |name| Heard::Pattern(Arc::new(Glob::new(&name))),
+        |subscribed| &mut subscribed.patterns,
+    )
 }
 
 type Listeners = BTreeMap<Vec<u8>, Listener>;
@@ -302,10 +310,12 @@ fn sunsubscribe(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<An
     now(writer)
 }
 
-fn write_channels(writer: &mut Writer, mut channels: Vec<(Vec<u8>, usize)>, pattern: &[&[u8]]) {
-    channels.retain(|(channel, _)| pattern.iter().all(|pattern| matches(pattern, channel)));
+fn write_channels(writer: &mut Writer, mut channels: Vec<(Vec<u8>, usize)>, pattern: &[&[u8]]) -> Done {
+    let mut matcher = pattern.first().map(|pattern| matcher(pattern)).transpose()?;
+    channels.retain(|(channel, _)| matcher.as_mut().is_none_or(|matcher| matcher.matches(channel)));
     writer.array(channels.len());
     channels.iter().for_each(|(channel, _)| writer.bulk(channel));
+    Ok(())
 }
 
 fn write_counts(writer: &mut Writer, channels: &[&[u8]], count: impl Fn(&[u8]) -> usize) {
@@ -322,10 +332,10 @@ fn pubsub(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
     written(session, |writer| {
         match &args[1..] {
             [word, pattern @ ..] if is(word, "CHANNELS") && pattern.len() < 2 => {
-                write_channels(writer, door.channels.channels(tenant), pattern);
+                write_channels(writer, door.channels.channels(tenant), pattern)?;
             }
             [word, pattern @ ..] if is(word, "SHARDCHANNELS") && pattern.len() < 2 => {
-                write_channels(writer, door.shard_channels.all(tenant), pattern);
+                write_channels(writer, door.shard_channels.all(tenant), pattern)?;
             }
             [word, channels @ ..] if is(word, "NUMSUB") => {
                 write_counts(writer, channels, |channel| door.channels.listeners(tenant, channel));

@@ -7,7 +7,7 @@ use broker::{Cache, Commit};
 use engine::cache::ScanCursor;
 use engine::cache::structures::{Hash, Part, Set, Sorted};
 
-use super::args::{after, is, parse_int, pattern, selects};
+use super::args::{Selection, after, is, parse_int};
 use super::keys::is_packed;
 use super::work::{Pace, Sliced};
 use crate::redis::command::{Command, Keys, Named, ONE, Step, part, random, read, write};
@@ -21,6 +21,11 @@ const COUNT: usize = 10;
 const COUNT_MAX: usize = 10_000;
 /// Maximum number of parts that are returned in a single reply.
 const FEW: usize = 128;
+/// Maximum number of bytes of names that are compared with a pattern before other clients of the thread are served, if
+/// they are more than one name.
+const NAMES_BYTES_MAX: usize = 1 << 20;
+/// Number of bytes of names that cost as much as a visit of a key.
+const UNIT_BYTES: usize = 256;
 /// Maximum number of steps of a scan in one command, before other commands use the database.
 const STEPS_MAX: usize = 64;
 
@@ -37,18 +42,18 @@ pub(super) const COMMANDS: &[Command] = &[
 
 struct Options<'a> {
     cursor: u64,
-    pattern: Option<&'a [u8]>,
+    selection: Selection,
     count: usize,
     kind: Option<&'a [u8]>,
 }
 
 /// Parses the options of a scan whose cursor is the argument at `cursor_at`.
 fn options<'a>(args: &[&'a [u8]], cursor_at: usize, has_kind: bool) -> Done<Options<'a>> {
-    let mut options = Options { cursor: cursor(args[cursor_at])?, pattern: None, count: COUNT, kind: None };
+    let mut options = Options { cursor: cursor(args[cursor_at])?, selection: Selection::All, count: COUNT, kind: None };
     let mut at = cursor_at + 1;
     while let Some(arg) = args.get(at) {
         match arg {
-            arg if is(arg, "MATCH") => options.pattern = Some(pattern(after(args, &mut at)?)?),
+            arg if is(arg, "MATCH") => options.selection = Selection::new(after(args, &mut at)?)?,
             arg if is(arg, "TYPE") && has_kind => options.kind = Some(after(args, &mut at)?),
             arg if is(arg, "COUNT") => {
                 let count = parse_int(after(args, &mut at)?)?;
@@ -86,16 +91,11 @@ fn check<T: Part>(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done<bool> {
     Ok(exists)
 }
 
-impl Options<'_> {
-    fn takes(&self, name: &[u8]) -> bool {
-        self.pattern.is_none_or(|pattern| selects(pattern, name))
-    }
-}
-
 fn scan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let options = options(args, 1, true)?;
+    let mut options = options(args, 1, true)?;
     let mut next = Some(ScanCursor(options.cursor));
     let mut looked = 0;
+    let mut bytes = 0;
     let mut count = 0;
     let begin = step.out.bytes.len();
     for _ in 0..STEPS_MAX {
@@ -104,14 +104,15 @@ fn scan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         };
         next = step.db.scan(cursor, |found| {
             looked += 1;
+            bytes += found.key.len();
             let is_kind = options.kind.is_none_or(|kind| is(kind, found.value.kind().name()));
-            if is_kind && options.takes(found.key) {
+            if is_kind && options.selection.has(found.key) {
                 step.out.bulk(found.key);
                 count += 1;
             }
-            looked < options.count
+            looked < options.count && bytes < NAMES_BYTES_MAX
         });
-        if looked >= options.count {
+        if looked >= options.count || bytes >= NAMES_BYTES_MAX {
             break;
         }
     }
@@ -124,18 +125,27 @@ fn scan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 /// Walks from the last position to the first. If parts are removed in the meantime, the remaining ones keep their
-/// position or move to one that was not visited yet. A small number of parts is returned in a single reply.
+/// position or move to one that was not visited yet. A small number of parts is returned in a single reply, unless
+/// their names are long: a name that would exceed [`NAMES_BYTES_MAX`] is left for the next command.
 fn walk<'s>(
     length: usize,
-    options: &Options<'_>,
+    options: &mut Options<'_>,
     mut each: impl FnMut(usize) -> Option<&'s [u8]>,
     mut take: impl FnMut(usize),
 ) -> u64 {
     let start = if options.cursor == 0 { length } else { (options.cursor as usize).min(length) };
     // A few parts are not worth a second command.
     let end = if length <= FEW { 0 } else { start.saturating_sub(options.count) };
+    let mut bytes = 0;
     for place in (end..start).rev() {
-        if each(place).is_some_and(|name| options.takes(name)) {
+        let Some(name) = each(place) else {
+            continue;
+        };
+        if bytes > 0 && bytes + name.len() > NAMES_BYTES_MAX {
+            return place as u64 + 1;
+        }
+        bytes += name.len();
+        if options.selection.has(name) {
             take(place);
         }
     }
@@ -154,14 +164,14 @@ fn hscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     if !check::<Hash>(step, args)? {
         return Ok(());
     }
-    let options = options(args, 2, false)?;
+    let mut options = options(args, 2, false)?;
     let begin = step.out.bytes.len();
     let mut count = 0;
     let mut next = 0;
     if let Some(hash) = part::<Hash>(step.db, args[1])? {
         next = walk(
             hash.len(),
-            &options,
+            &mut options,
             |place| hash.at(place).map(|(field, _)| field),
             |place| {
                 if let Some((field, value)) = hash.at(place) {
@@ -180,14 +190,14 @@ fn sscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     if !check::<Set>(step, args)? {
         return Ok(());
     }
-    let options = options(args, 2, false)?;
+    let mut options = options(args, 2, false)?;
     let begin = step.out.bytes.len();
     let mut count = 0;
     let mut next = 0;
     if let Some(set) = part::<Set>(step.db, args[1])? {
         next = walk(
             set.len(),
-            &options,
+            &mut options,
             |place| set.at(place),
             |place| {
                 if let Some(member) = set.at(place) {
@@ -211,7 +221,7 @@ fn zscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     if !check::<Sorted>(step, args)? {
         return Ok(());
     }
-    let options = options(args, 2, false)?;
+    let mut options = options(args, 2, false)?;
     let begin = step.out.bytes.len();
     let mut count = 0;
     let mut next = 0;
@@ -219,7 +229,7 @@ fn zscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         let is_packed = is_packed(sorted);
         next = walk(
             sorted.len(),
-            &options,
+            &mut options,
             |place| sorted.at(place).map(|(member, _)| member),
             |place| {
                 if let Some((member, score)) = sorted.at(place) {
@@ -235,22 +245,34 @@ fn zscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn keys(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    pattern(args[1])?;
+    let mut selection = Selection::new(args[1])?;
     if !step.admits(step.db.len(), "keys")? {
         step.sliced = Some(Box::new(Sliced::Keys(args[1].into())));
         return Ok(());
     }
     let mut next = Some(ScanCursor::default());
     let mut count = 0;
+    let mut names_bytes = 0;
     let begin = step.out.bytes.len();
     while let Some(cursor) = next {
+        let mut bytes = 0;
         next = step.db.scan(cursor, |found| {
-            if selects(args[1], found.key) {
+            bytes += found.key.len();
+            if selection.has(found.key) {
                 step.out.bulk(found.key);
                 count += 1;
             }
-            true
+            bytes < NAMES_BYTES_MAX
         });
+        names_bytes += bytes;
+        if names_bytes > NAMES_BYTES_MAX {
+            // Slices begin again, with a reply of their own.
+            if step.may_slice {
+                step.sliced = Some(Box::new(Sliced::Keys(args[1].into())));
+                return Ok(());
+            }
+            step.admits((bytes / UNIT_BYTES) as u64, "keys")?;
+        }
     }
     step.out.begin_with(begin, |out| out.array(count));
     Ok(())
@@ -262,6 +284,7 @@ pub(in crate::redis) async fn keys_in_slices(cache: &Cache, pattern: &[u8], out:
     let mut next = Some(ScanCursor::default());
     let mut count = 0;
     let mut pace = Pace::sliced();
+    let mut selection = Selection::new(pattern)?;
     // A key that is deleted and set again in the meantime is visited twice.
     let mut known: HashSet<u128> = HashSet::new();
     let hashers = [RandomState::new(), RandomState::new()];
@@ -269,22 +292,24 @@ pub(in crate::redis) async fn keys_in_slices(cache: &Cache, pattern: &[u8], out:
     while let Some(cursor) = next {
         let locked = lock_or_busy(cache, &Named::All)?;
         let mut looked = 0;
+        let mut bytes = 0;
         next = locked.scan(cursor, |found| {
             looked += 1;
-            if selects(pattern, found.key) {
+            bytes += found.key.len();
+            if selection.has(found.key) {
                 let [high, low] = hashers.each_ref().map(|hasher| u128::from(hasher.hash_one(found.key)));
                 if known.insert(high << 64 | low) {
                     out.bulk(found.key);
                     count += 1;
                 }
             }
-            true
+            bytes < NAMES_BYTES_MAX
         });
         commit = commit.and(locked.finish().commit);
         if out.is_too_large {
             break;
         }
-        pace.spend(looked + 1).await;
+        pace.spend(looked + 1 + (bytes / UNIT_BYTES) as u64).await;
     }
     out.begin_with(begin, |out| out.array(count));
     Ok(commit)
@@ -314,5 +339,34 @@ pub(super) fn check_flush(args: &[&[u8]]) -> Done {
         [] => Ok(()),
         [how] if is(how, "ASYNC") || is(how, "SYNC") => Ok(()),
         _ => Err(SYNTAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the places that one command takes of names with these lengths, and the next cursor.
+    fn walked(lengths: &[usize], cursor: u64, count: usize) -> (Vec<usize>, u64) {
+        let names: Vec<Vec<u8>> = lengths.iter().map(|length| vec![b'a'; *length]).collect();
+        let selection = Selection::new(b"a*").expect("a short pattern");
+        let mut options = Options { cursor, selection, count, kind: None };
+        let mut taken = Vec::new();
+        let next =
+            walk(names.len(), &mut options, |place| names.get(place).map(Vec::as_slice), |place| taken.push(place));
+        (taken, next)
+    }
+
+    #[test]
+    fn one_command_visits_a_megabyte_of_names_or_one_longer_name() {
+        const HALF: usize = NAMES_BYTES_MAX / 2;
+        assert_eq!(walked(&[HALF, HALF], 0, 10), (vec![1, 0], 0));
+        assert_eq!(walked(&[1, HALF, HALF], 0, 10), (vec![2, 1], 1));
+        assert_eq!(walked(&[1, HALF, HALF], 1, 10), (vec![0], 0));
+        assert_eq!(walked(&[1, 8 << 20, 1], 0, 10), (vec![2], 2));
+        assert_eq!(walked(&[1, 8 << 20, 1], 2, 10), (vec![1], 1));
+        // Short names end with the count, and few of them are visited together.
+        assert_eq!(walked(&[1; 3], 0, 1), (vec![2, 1, 0], 0));
+        assert_eq!(walked(&[1; 200], 0, 3), (vec![199, 198, 197], 197));
     }
 }

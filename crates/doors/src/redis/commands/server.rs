@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use broker::{Cache, Commit};
-use engine::glob::matches;
 use engine::security::Operation;
 use futures_util::FutureExt;
 use net::service::{Reply, once};
 
-use super::args::{is, parse_float};
+use super::args::{is, matcher, parse_float};
 use super::find;
 use super::session::{now, ok, written};
 use crate::redis::access::Needs;
@@ -144,7 +143,8 @@ fn command(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
             match filter {
                 [] => {}
                 [by, kind, pattern] if is(by, "FILTERBY") && is(kind, "PATTERN") => {
-                    all.retain(|command| matches(&pattern.to_ascii_uppercase(), command.name.as_bytes()));
+                    let mut matcher = matcher(&pattern.to_ascii_uppercase())?;
+                    all.retain(|command| matcher.matches(command.name.as_bytes()));
                 }
                 [by, kind, category] if is(by, "FILTERBY") && is(kind, "ACLCAT") => {
                     let is_in = |category: &[u8], command: &Command| {

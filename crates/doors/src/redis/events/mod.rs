@@ -15,7 +15,7 @@ use broker::metrics::Exposition;
 use broker::{Answers, Broker, Identity, Note, Security, Wanted};
 use bytes::Bytes;
 use engine::cache::CacheName;
-use engine::glob::matches;
+use engine::glob::literal_start;
 use engine::security::TenantName;
 use parking_lot::{Mutex, RwLock};
 
@@ -134,8 +134,7 @@ impl Events {
         let may_match = match heard {
             Heard::Channel(name) => name.starts_with(FIRST),
             Heard::Pattern(glob) => {
-                let literal = glob.iter().take_while(|byte| !b"*?[\\".contains(byte)).count();
-                let literal = &glob[..literal];
+                let literal = literal_start(glob.pattern());
                 literal.starts_with(FIRST) || FIRST.starts_with(literal)
             }
         };
@@ -178,7 +177,7 @@ impl Events {
             Heard::Pattern(pattern) => {
                 writer.push(4);
                 writer.bulk(b"pmessage");
-                writer.bulk(pattern);
+                writer.bulk(pattern.pattern());
             }
         }
         writer.bulk(channel);
@@ -215,7 +214,7 @@ impl Ear {
     fn hears(&self, channel: &[u8]) -> bool {
         match &self.heard {
             Heard::Channel(name) => name == channel,
-            Heard::Pattern(glob) => matches(glob, channel),
+            Heard::Pattern(glob) => glob.matches(channel),
         }
     }
 }
