@@ -19,7 +19,7 @@ use super::sha::{Sha, hex, sha_of};
 use super::text::{FLAGS, Script};
 use super::{bits, json, msgpack, packed, reply};
 use crate::redis::VERSION;
-use crate::redis::errors::{Done, Fail, fixed};
+use crate::redis::errors::{Done, Fail};
 use crate::redis::writer::Writer;
 
 /// Maximum memory of a state in bytes. A script that needs more ends with an error.
@@ -59,11 +59,14 @@ thread_local! {
 /// Script that runs in a state, if other clients may kill it.
 type Current = Rc<RefCell<Option<Arc<Running>>>>;
 
-/// Error for a reply that is refused although the script took effect: it must not be repeated.
-const NO_ROOM_AFTERWARDS: Fail = fixed(
-    "ERR the script has run and changed data, but there is no memory for its reply now: return less, or read pending \
-     replies",
-);
+/// Returns the error for a script whose reply is too large. One that has changed data must not be repeated.
+fn too_large(bytes_max: usize, has_written: bool) -> Fail {
+    let changes = if has_written { "; the script has run and changed data" } else { "" };
+    Fail::new(format!(
+        "ERR the reply of the script has more than {bytes_max} bytes, a quarter of the free memory for replies \
+         (response_memory_max): return less{changes}"
+    ))
+}
 
 /// State with the functions of its prelude.
 pub(super) struct State {
@@ -235,7 +238,7 @@ impl State {
                 error => broken(&error),
             }
         })?;
-        out.check().map_err(|fail| if host.has_written { NO_ROOM_AFTERWARDS } else { fail })
+        out.check().map_err(|_too_large| too_large(out.bytes_max, host.has_written))
     }
 
     /// Notes what runs now, which may be ended.
