@@ -1,5 +1,5 @@
-//! Calls of a cache that concern one key, or all of them: each is one change under the lock of one stripe. The thread of
-//! the caller serves others, too: a call fails with `busy` rather than wait for a long step that holds the stripe.
+//! Calls of a cache that concern one key, or all of them: each is one change under the lock of one stripe. The thread
+//! of the caller serves others, too: a call fails with `busy` rather than wait for a long step that holds the stripe.
 
 use std::time::Duration;
 

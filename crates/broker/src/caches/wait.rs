@@ -46,8 +46,8 @@ impl Cache {
         }
     }
 
-    /// Retries the waiters for a key, in their order. Adds the keys that grow as a result. Returns the first waiter that
-    /// could not be retried because of a long step.
+    /// Retries the waiters for a key, in their order. Adds the keys that grow as a result. Returns the first waiter
+    /// that could not be retried because of a long step.
     fn serve_one(&self, key: &[u8], grown: &mut VecDeque<Box<[u8]>>) -> Option<Arc<Waiting>> {
         for waiting in self.waiters.of(key) {
             // A thread that serves connections must not wait for a long step. No later waiter overtakes this one.

@@ -24,8 +24,8 @@ const LANES_OF_TENANT_MAX: usize = 2;
 /// Maximum number of threads. Those above [`LANES_MAX`] run scripts of tenants and clients without a tenant of which no
 /// other script runs, so that endless scripts of others do not keep them from running.
 const LANES_ALL_MAX: usize = 32;
-/// Size in bytes of the stack of a thread: for the 200 C functions of Lua that may be nested, which have buffers of 8 KiB,
-/// and for a decoder of nested data on top of them.
+/// Size in bytes of the stack of a thread: for the 200 C functions of Lua that may be nested, which have buffers of
+/// 8 KiB, and for a decoder of nested data on top of them.
 const STACK_BYTES: usize = 16 << 20;
 /// Maximum number of scripts that wait for a thread, and of those of one tenant.
 const QUEUE_MAX: usize = 4096;

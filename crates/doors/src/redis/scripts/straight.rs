@@ -13,7 +13,8 @@ use crate::redis::commands;
 const TEXT_BYTES_MAX: usize = 8 << 10;
 /// Maximum number of commands of a straight script.
 const COMMANDS_MAX: usize = 64;
-/// Maximum number of its commands, calls of functions, and joined texts: each may take as long as a text of 8 MiB takes.
+/// Maximum number of its commands, calls of functions, and joined texts: each may take as long as a text of 8 MiB
+/// takes.
 const CALLS_MAX: usize = 128;
 
 /// Words of Lua that repeat code, or make functions.

@@ -16,8 +16,8 @@ pub(in crate::redis) const FLAGS: [(&str, u8); 5] =
     [("no-writes", NO_WRITES), ("allow-oom", 2), ("allow-stale", 4), ("no-cluster", 8), ("allow-cross-slot-keys", 16)];
 pub(in crate::redis) const NO_WRITES: u8 = 1;
 
-/// Maximum number of words of a text that become jumps. Lua walks along the list of those before for each of them, so the
-/// time grows with their square, and nothing can end it.
+/// Maximum number of words of a text that become jumps. Lua walks along the list of those before for each of them, so
+/// the time grows with their square, and nothing can end it.
 const JUMPS_MAX: usize = 8192;
 const JUMPS: [&[u8]; 5] = [b"and", b"or", b"else", b"elseif", b"break"];
 

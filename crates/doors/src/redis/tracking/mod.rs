@@ -140,16 +140,19 @@ impl Tracking {
         drop(forgotten);
     }
 
-    /// Takes memory for the prefixes of a client, in place of those before. Fails if those of all clients take too much.
+    /// Takes memory for the prefixes of a client, in place of those before. Fails if those of all clients take too
+    /// much.
     pub(super) fn take_prefixes(&self, before: Option<&Options>, options: &Options) -> Done {
         let before = before.map_or(0, Options::prefix_bytes);
         let after = options.prefix_bytes();
         let take = |all: usize| Some(all - before + after).filter(|all| after <= before || *all <= PREFIXES_BYTES_MAX);
-        self.prefix_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).map(drop).map_err(|_| {
-            Fail::new(format!(
-                "ERR the prefixes that all clients track take {PREFIXES_BYTES_MAX} bytes: track fewer, or try again later"
-            ))
-        })
+        if self.prefix_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
+            return Err(Fail::new(format!(
+                "ERR the prefixes that all clients track take {PREFIXES_BYTES_MAX} bytes: track fewer, or try again \
+                 later"
+            )));
+        }
+        Ok(())
     }
 
     /// Changes the table of a group, and counts its memory.
