@@ -488,6 +488,7 @@ mod tests {
             ("\n\nlocal x = nil + 1", "user_function:4: attempt to perform arithmetic on a nil value"),
             ("redis.log(1)", "redis.log() requires two arguments or more."),
             ("while true do end", "FUNCTION LOAD timeout"),
+            ("local x = ('a'):rep(4096):find(('a-'):rep(15) .. 'b')", "FUNCTION LOAD timeout"),
             ("redis.register_function()", "wrong number of arguments to redis.register_function"),
             ("redis.register_function(1, 2, 3)", "wrong number of arguments to redis.register_function"),
             (

@@ -9,12 +9,14 @@ mod json;
 pub(super) mod lanes;
 mod msgpack;
 mod packed;
+mod pattern;
 mod reply;
 pub(super) mod run;
 pub(super) mod running;
 pub(super) mod sha;
 mod state;
 mod straight;
+mod strings;
 pub(super) mod text;
 
 use std::fmt::Result as Written;

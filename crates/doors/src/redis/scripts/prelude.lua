@@ -236,53 +236,141 @@ for name, of in next, string do
   strings[name] = of
 end
 
--- The matcher of Lua 5.1 calls itself for parts of a pattern, on the stack of the thread, and nothing ends it. So the
--- length of patterns is limited, and for long texts the number of their repetitions.
-local PATTERN_BYTES_MAX, LONG_BYTES, REPETITIONS_MAX = 2048, 4096, 16
+-- Lua's own functions run in C until they have searched everything, and nothing ends them. They are faster for short
+-- searches, so they do those that cannot take many steps. All others are left to the host, which checks while it
+-- searches whether the script must end.
+local searches, STEPS_MAX = host.strings, host.native_steps_max
+local find_by_host, match_by_host, replace_by_host, texts_of_gmatch, texts_of_gsub, next_match, exponent_of =
+  searches.find, searches.match, searches.replace, searches.gmatch, searches.gsub, searches.next, searches.exponent
+-- Steps of Lua's functions between two checks of whether the script must end, patterns that a state knows the exponents
+-- of, their maximum length, and pieces of a text that are joined together.
+local CHECKED_STEPS, KNOWN_MAX, KNOWN_BYTES, PIECES_MAX = 16 * STEPS_MAX, 256, 256, 4096
+local exponents, known, steps_taken = {}, 0, 0
 
-local function check_pattern(text, pattern)
-  if type(pattern) ~= "string" then
-    return
+-- Returns `true` if a search takes few steps: at most the length of the text to the power of `exponent`, for each byte
+-- of the pattern.
+local function is_short(text, pattern, exponent)
+  local steps = (#text + 1) ^ exponent * (#pattern + 1)
+  if steps > STEPS_MAX then
+    return false
   end
-  if #pattern > PATTERN_BYTES_MAX then
-    error("pattern too complex: it has " .. #pattern .. " bytes, at most 2048 are allowed", 3)
+  steps_taken = steps_taken + steps
+  if steps_taken > CHECKED_STEPS then
+    steps_taken = 0
+    check()
   end
-  if type(text) == "string" and #text > LONG_BYTES then
-    local _, count = gsub(pattern, "[*+?-]", "")
-    if count > REPETITIONS_MAX then
-      error("pattern too complex: it has " .. count .. " of the characters *+-?, at most 16 are allowed for a text of "
-        .. "more than 4096 bytes", 3)
+  return true
+end
+
+-- Returns `true` if a search for a pattern takes few steps.
+local function is_short_match(text, pattern)
+  if type(text) ~= "string" or type(pattern) ~= "string" or #pattern > KNOWN_BYTES then
+    return false
+  end
+  local exponent = exponents[pattern]
+  if not exponent then
+    if known == KNOWN_MAX then
+      exponents, known = {}, 0
     end
+    exponent = exponent_of(pattern)
+    exponents[pattern], known = exponent, known + 1
   end
+  return is_short(text, pattern, exponent)
 end
 
--- Returns `true` for what `string.find` looks for as it is, without the matcher.
-local function is_literal(pattern)
-  return type(pattern) == "string" and not find(pattern, "[%^%$%*%+%?%.%(%[%%%-]")
-end
-
-function strings.find(text, pattern, ...)
-  if not select(2, ...) and not is_literal(pattern) then
-    check_pattern(text, pattern)
+function strings.find(...)
+  local text, pattern, from, is_plain = ...
+  local is_few
+  if is_plain then
+    is_few = type(text) == "string" and type(pattern) == "string" and is_short(text, pattern, 1)
+  else
+    is_few = is_short_match(text, pattern)
   end
-  return find(text, pattern, ...)
+  if is_few then
+    return find(text, pattern, from, is_plain)
+  end
+  return find_by_host(...)
 end
 
-function strings.match(text, pattern, ...)
-  check_pattern(text, pattern)
-  return match(text, pattern, ...)
+function strings.match(...)
+  local text, pattern, from = ...
+  if is_short_match(text, pattern) then
+    return match(text, pattern, from)
+  end
+  return match_by_host(...)
 end
 
-function strings.gmatch(text, pattern)
-  check_pattern(text, pattern)
-  return gmatch(text, pattern)
+function strings.gmatch(...)
+  local text, pattern = ...
+  -- It has no anchor.
+  if is_short_match(text, pattern) and byte(pattern, 1) ~= 94 then
+    return gmatch(text, pattern)
+  end
+  text, pattern = texts_of_gmatch(...)
+  local at = 0
+  local function continued(first, last, ...)
+    if first then
+      at = last < first and first or last
+    end
+    return ...
+  end
+  return function()
+    return continued(next_match(text, pattern, at))
+  end
 end
 -- The name of older versions.
 strings.gfind = strings.gmatch
 
-function strings.gsub(text, pattern, ...)
-  check_pattern(text, pattern)
-  return gsub(text, pattern, ...)
+function strings.gsub(...)
+  local text, pattern, with, count = ...
+  if is_short_match(text, pattern) then
+    return gsub(text, pattern, with, count)
+  end
+  local of = type(with)
+  if of ~= "function" and of ~= "table" then
+    return replace_by_host(...)
+  end
+  text, pattern, count = texts_of_gsub(...)
+  local first, last
+  local function replacement(from, to, ...)
+    first, last = from, to
+    if not from then
+      return
+    elseif of == "function" then
+      return with(...)
+    end
+    return with[(...)]
+  end
+  local is_anchored = byte(pattern, 1) == 94
+  local at, done, joined, pieces, size = 0, 0, {}, {}, 0
+  while done < count do
+    local piece = replacement(next_match(text, pattern, at, of == "table", true))
+    if not first then
+      break
+    end
+    if not piece then
+      piece = sub(text, first, last)
+    elseif type(piece) ~= "string" and type(piece) ~= "number" then
+      error("invalid replacement value (a " .. type(piece) .. ")", 2)
+    end
+    done = done + 1
+    pieces[size + 1], pieces[size + 2] = sub(text, at + 1, first - 1), piece
+    size, at = size + 2, last
+    if last < first then
+      -- An empty match: the byte after it is kept.
+      size, at = size + 1, first
+      pieces[size] = sub(text, first, first)
+    end
+    if size >= PIECES_MAX then
+      joined[#joined + 1] = concat(pieces, "", 1, size)
+      size = 0
+    end
+    if is_anchored or at > #text then
+      break
+    end
+  end
+  joined[#joined + 1] = concat(pieces, "", 1, size)
+  return concat(joined) .. sub(text, at + 1), done
 end
 
 function strings.rep(text, count)

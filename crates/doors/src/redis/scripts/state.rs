@@ -17,7 +17,7 @@ use super::host::{Called, Host};
 use super::running::Running;
 use super::sha::{Sha, hex, sha_of};
 use super::text::{FLAGS, Script};
-use super::{bits, json, msgpack, packed, reply};
+use super::{bits, json, msgpack, packed, reply, strings};
 use crate::redis::VERSION;
 use crate::redis::errors::{Done, Fail};
 use crate::redis::writer::Writer;
@@ -41,6 +41,8 @@ const ROOM_BYTES: usize = 1 << 20;
 const ROOM_FACTOR: usize = 64;
 /// Number of keys and arguments up to which no table of them is created by the host.
 const LISTED_MAX: usize = 128;
+/// Maximum number of steps that a search for a pattern may take in functions of Lua, which nothing ends.
+const NATIVE_STEPS_MAX: u32 = 1 << 20;
 /// Instructions between two checks of whether a script is killed.
 const HOOK_INSTRUCTIONS: u32 = 10_000;
 /// Version as Redis encodes it in a number.
@@ -57,7 +59,7 @@ thread_local! {
 }
 
 /// Script that runs in a state, if other clients may kill it.
-type Current = Rc<RefCell<Option<Arc<Running>>>>;
+pub(super) type Current = Rc<RefCell<Option<Arc<Running>>>>;
 
 /// Returns the error for a script whose reply is too large. One that has changed data must not be repeated.
 fn too_large(bytes_max: usize, has_written: bool) -> Fail {
@@ -117,13 +119,17 @@ fn broken(error: &mlua::Error) -> Fail {
 }
 
 impl State {
-    fn new() -> mlua::Result<Self> {
+    pub(super) fn new() -> mlua::Result<Self> {
+        Self::with_native_steps(NATIVE_STEPS_MAX)
+    }
+
+    fn with_native_steps(native_steps_max: u32) -> mlua::Result<Self> {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(false))?;
         lua.set_memory_limit(STATE_BYTES_MAX)?;
         let running = Rc::default();
         let (environment, run, run_with, loader): (Table, Function, Function, Table) =
-            lua.load(include_str!("prelude.lua")).set_name("=prelude").call(host(&lua, &running)?)?;
+            lua.load(include_str!("prelude.lua")).set_name("=prelude").call(host(&lua, &running, native_steps_max)?)?;
         lua.set_globals(environment)?;
         let loader = Loader {
             begin: loader.raw_get("begin")?,
@@ -411,7 +417,7 @@ impl std::fmt::Display for Raised {
 impl std::error::Error for Raised {}
 
 /// Returns the error for `redis.call` and others that raise errors as tables.
-fn raise(text: Vec<u8>) -> mlua::Error {
+pub(super) fn raise(text: Vec<u8>) -> mlua::Error {
     mlua::Error::external(Raised { text, is_table: true })
 }
 
@@ -547,12 +553,20 @@ pub(super) fn function(
 ) -> mlua::Result<Function> {
     lua.create_function(move |lua, args: MultiValue| {
         of(lua, &args)?.map_err(|message| {
-            // The level above this function, if it is one of a script.
+            // The level above this function, if it is one of a script, or the script that has called the prelude.
             let place = lua.inspect_stack(1, |frame| {
-                let name = frame.source().short_src.as_deref().unwrap_or_default().to_owned();
-                frame.current_line().map(|line| format!("{name}:{line}: "))
+                let source = frame.source().short_src.unwrap_or_default().into_owned();
+                frame.current_line().map(|line| (source, line))
             });
-            let place = place.flatten().unwrap_or_default();
+            let place = match place.flatten() {
+                Some((source, _)) if source == "prelude" => match place_of_script(lua) {
+                    (Some(source), Some(line)) => source.strip_prefix('@').map(|name| format!("{name}:{line}: ")),
+                    _ => None,
+                },
+                Some((source, line)) => Some(format!("{source}:{line}: ")),
+                None => None,
+            };
+            let place = place.unwrap_or_default();
             mlua::Error::external(Raised { text: format!("{place}{message}").into_bytes(), is_table: false })
         })
     })
@@ -564,8 +578,10 @@ pub(super) fn one(value: Value) -> Given {
 }
 
 /// Returns the functions of the host that the prelude needs.
-fn host(lua: &Lua, running: &Current) -> mlua::Result<Table> {
+fn host(lua: &Lua, running: &Current, native_steps_max: u32) -> mlua::Result<Table> {
     let host = lua.create_table()?;
+    host.raw_set("native_steps_max", native_steps_max)?;
+    host.raw_set("strings", strings::library(lua, running)?)?;
     let running = running.clone();
     // Raises the error of a script that is killed.
     let check = move |_: &Lua, ()| match running.borrow().as_ref().and_then(|running| running.ended_by()) {
@@ -575,7 +591,7 @@ fn host(lua: &Lua, running: &Current) -> mlua::Result<Table> {
     host.raw_set("check", lua.create_function(check)?)?;
     host.raw_set("opened", lua.create_function(|lua, error: Value| opened(lua, &error))?)?;
     host.raw_set("mark", mark())?;
-    host.raw_set("where", lua.create_function(|lua, ()| Ok(place(lua)))?)?;
+    host.raw_set("where", lua.create_function(|lua, ()| Ok(place_of_script(lua)))?)?;
     let text = |lua: &Lua, text: mlua::LuaString| lua.create_string(reply::error_text(&text.as_bytes()));
     host.raw_set("error_text", lua.create_function(text)?)?;
     let random = Rc::new(Cell::new(RANDOM_FIRST));
@@ -602,7 +618,7 @@ fn host(lua: &Lua, running: &Current) -> mlua::Result<Table> {
 }
 
 /// Returns the file and line of the script that called the prelude.
-fn place(lua: &Lua) -> (Option<String>, Option<i64>) {
+fn place_of_script(lua: &Lua) -> (Option<String>, Option<i64>) {
     let mut level = 1;
     loop {
         let found = lua.inspect_stack(level, |frame| {
@@ -769,4 +785,30 @@ fn log(_lua: &Lua, args: &MultiValue) -> mlua::Result<Given> {
     let message = String::from_utf8_lossy(&message);
     tracing::debug!(level, %message, "a script of a Redis client logs");
     Ok(Ok(MultiValue::new()))
+}
+
+#[cfg(test)]
+impl State {
+    /// Creates a state that leaves every search to the host.
+    pub(super) fn without_native_searches() -> mlua::Result<Self> {
+        Self::with_native_steps(0)
+    }
+
+    /// Runs a chunk as a script that may be ended. Returns its result, or the text of its error.
+    pub(super) fn evaluate(&self, text: &str, args: &[&[u8]], running: Option<Arc<Running>>) -> mlua::Result<Vec<u8>> {
+        let script = self.lua.load(text).set_name("@user_script").into_function()?;
+        let args = args.iter().map(|arg| self.lua.create_string(arg)).collect::<mlua::Result<Vec<_>>>()?;
+        self.begin(running);
+        let call = self.lua.create_function(|_, ()| Ok(()))?;
+        let mut given: MultiValue =
+            [Value::Function(call), Value::Function(script), Value::Integer(0)].into_iter().collect();
+        given.extend(args.into_iter().map(Value::String));
+        let (is_done, value): (bool, Value) = self.run.call(given)?;
+        self.end();
+        match value {
+            Value::String(text) => Ok(text.as_bytes().to_vec()),
+            Value::Table(failure) if !is_done => Ok(failure.raw_get::<mlua::LuaString>("err")?.as_bytes().to_vec()),
+            value => Ok(format!("{value:?}").into_bytes()),
+        }
+    }
 }
