@@ -399,6 +399,18 @@ function tables.insert(of, ...)
   end
   return insert(of, ...)
 end
+-- A table can be such that sorting it takes as many comparisons as the square of its length, in C. With a comparison in
+-- Lua, the hook that ends scripts runs.
+local SORTED_MAX, sort = 4096, table.sort
+local function is_less(one, other)
+  return one < other
+end
+function tables.sort(of, is_before)
+  if is_before == nil and type(of) == "table" and #of > SORTED_MAX then
+    is_before = is_less
+  end
+  return sort(of, is_before)
+end
 local maths = {}
 for name, of in next, math do
   maths[name] = of

@@ -554,4 +554,17 @@ mod tests {
             let late = ended.saturating_duration_since(killed);
             assert!(late < Duration::from_secs(5), "{script} runs {late:?} after it is killed");
         }
-    }}
+    }
+    /// The prelude compares the items of a long table in Lua, where the hook runs.
+    #[test]
+    fn a_long_sort_ends_with_its_script() {
+        let state = State::new().expect("a state");
+        // Few instructions, so that the hook can only run in comparisons.
+        let sort = "local t = {('ba'):rep(3500):byte(1, 7000)} table.sort(t) return t[3500] .. ' ' .. t[3501]";
+        assert_eq!(state.evaluate(sort, &[], None).expect("the script ends"), b"97 98");
+        let running = Arc::new(Running::new(Vec::new(), false, Vec::new(), Vec::new(), None));
+        assert!(running.kill());
+        let found = state.evaluate(sort, &[], Some(running)).expect("the script ends");
+        assert!(found.ends_with(KILLED.as_bytes()), "{}", found.escape_ascii());
+    }
+}
