@@ -249,7 +249,7 @@ impl Glob {
         &self.pattern
     }
 
-    /// Returns `true` if the text matches, as [`matches`] does.
+    /// Returns `true` if the text matches, as [`matches()`] does.
     pub fn matches(&self, text: &[u8]) -> bool {
         self.run(text, &mut Search::default())
     }
@@ -314,7 +314,7 @@ impl Matcher {
         Self { glob: Glob::new(pattern), search: Search::default() }
     }
 
-    /// Returns `true` if the text matches, as [`matches`] does.
+    /// Returns `true` if the text matches, as [`matches()`] does.
     pub fn matches(&mut self, text: &[u8]) -> bool {
         self.glob.run(text, &mut self.search)
     }
