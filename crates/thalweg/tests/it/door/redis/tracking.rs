@@ -103,8 +103,13 @@ async fn clients_choose_what_is_tracked() {
     assert!(reader.call("CLIENT TRACKING ON BCAST PREFIX user:1").starts_with("-ERR Prefix 'user:1' overlaps"));
     assert!(reader.call("CLIENT INFO").contains(" flags=tB "));
     ["user:1", "other", "item:1"].into_iter().for_each(&mut change);
-    let both = [reader.answer(), reader.answer()].join(" ");
-    assert!(both == ">(invalidate (user:1)) >(invalidate (item:1))", "{both}");
+    // Keys that change while the connection is busy come in one message, as in Redis.
+    let mut both = reader.answer();
+    if both == ">(invalidate (user:1))" {
+        both = format!("{both} {}", reader.answer());
+    }
+    let separate = ">(invalidate (user:1)) >(invalidate (item:1))";
+    assert!(both == separate || both == ">(invalidate (item:1 user:1))", "{both}");
     assert_eq!(heard(&mut reader), NONE);
 }
 
@@ -197,8 +202,8 @@ async fn a_client_that_reads_slowly_is_told_that_all_keys_have_changed() {
     while values < replies || !is_last {
         let answer = reader.answer();
         values += i32::from(answer == value);
-        // The last change may be among those that became one.
-        is_last = answer == ">(invalidate null)" || answer.ends_with("last))");
+        // The last change may be among those that became one, and values may follow.
+        is_last |= answer == ">(invalidate null)" || answer.ends_with("last))");
         has_heard_all |= answer == ">(invalidate null)";
     }
     assert!(has_heard_all);
