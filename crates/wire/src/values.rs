@@ -130,6 +130,9 @@ pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
     let rest = if has_rest { Rest::get(f)? } else { Rest::of(&TopicSettings::default()) };
     let Rest { compression, segment_bytes, segment_ms, compaction_lag_ms } = rest;
     let mesh = if has_mesh { get_mesh_mode(f)? } else { MeshMode::Off };
+    if has_mesh && mesh == MeshMode::Off {
+        return Err(Error::malformed("settings of a topic outside of the mesh have no mode in the mesh"));
+    }
     Ok(TopicSettings {
         compression,
         segment_bytes,
