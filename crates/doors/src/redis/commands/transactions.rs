@@ -385,8 +385,12 @@ pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: 
         return writer.error(&Fail::new("ERR MONITOR isn't allowed for DENY BLOCKING client"));
     }
     // The reads of a transaction are tracked by the options from before it.
-    let is_of_tracking = |word: &&[u8]| is(word, "TRACKING") || is(word, "CACHING");
-    if queued.command.name == "CLIENT" && args.get(1).is_some_and(is_of_tracking) {
+    let changes_tracking = match args {
+        [_, part, how, ..] if is(part, "TRACKING") => is(how, "ON"),
+        [_, part, ..] => is(part, "CACHING") && session.tracked.is_some(),
+        _ => false,
+    };
+    if queued.command.name == "CLIENT" && changes_tracking {
         return writer.error(&Fail::new(
             "ERR CLIENT TRACKING and CLIENT CACHING are not allowed inside a transaction: send them before MULTI",
         ));
