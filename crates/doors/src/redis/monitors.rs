@@ -77,7 +77,7 @@ impl Drop for Monitoring {
     }
 }
 
-/// Who executes a command.
+/// Executor of a command, as its line names it.
 #[derive(Clone, Copy)]
 pub(super) enum Executor<'a> {
     Client(&'a Client),

@@ -48,7 +48,7 @@ impl From<Stop> for Failure {
 type Found = Result<MultiValue, Failure>;
 type Of = fn(&Lua, &Matcher, &MultiValue) -> Found;
 
-/// What the functions of a state share.
+/// State that the functions of one Lua state share.
 struct Matcher {
     pattern: RefCell<Pattern>,
     running: Current,
