@@ -87,6 +87,10 @@ pub trait DiskFile: Send + Sync {
     }
     /// Makes the contents and the length durable.
     fn sync(&self) -> io::Result<()>;
+    /// Returns `false` if no name leads to the file any more.
+    fn has_name(&self) -> io::Result<bool> {
+        Ok(true)
+    }
     /// Returns the length of the file in bytes.
     fn size(&self) -> io::Result<u64>;
     fn set_len(&self, len: u64) -> io::Result<()>;
@@ -348,6 +352,19 @@ impl DiskFile for RealFile {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    fn has_name(&self) -> io::Result<bool> {
+        let open = self.file.metadata()?;
+        if open.nlink() > 0 {
+            return Ok(true);
+        }
+        // Some file systems do not count names.
+        match std::fs::metadata(&self.path) {
+            Ok(found) => Ok(found.dev() == open.dev() && found.ino() == open.ino()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn size(&self) -> io::Result<u64> {

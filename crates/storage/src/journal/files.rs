@@ -93,6 +93,15 @@ impl JournalFile {
     pub(crate) fn sync(&self, thread: usize) -> Result<()> {
         self.handles[thread].sync().map_err(failed("sync", &self.path))
     }
+
+    /// Fails if the file was removed.
+    pub(crate) fn check_name(&self, thread: usize) -> Result<()> {
+        if self.handles[thread].has_name().map_err(failed("check", &self.path))? {
+            return Ok(());
+        }
+        let message = format!("{} was removed while the broker ran", self.path.display());
+        Err(Error::new(ErrorKind::Internal, message))
+    }
 }
 
 impl Files {

@@ -181,9 +181,11 @@ impl Shared {
         if written.failed.is_none() {
             let begin = std::time::Instant::now();
             let placed = || written.placed.iter().try_for_each(|placed| placed.sync());
-            // A synced file that was moved away is not durable.
-            let synced = placed().and_then(|()| written.file.sync(thread)).and_then(|()| self.place.check());
-            written.failed = synced.inspect_err(|error| self.break_off(error)).err();
+            let file = &written.file;
+            // A synced file that was moved away or removed is not durable.
+            let synced = placed().and_then(|()| file.sync(thread)).and_then(|()| self.place.check());
+            let found = synced.and_then(|()| file.check_name(thread));
+            written.failed = found.inspect_err(|error| self.break_off(error)).err();
             self.counts.syncs.fetch_add(1, Ordering::Relaxed);
             self.counts.sync_nanos.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }

@@ -1,14 +1,23 @@
 //! A data directory that is removed or replaced under a running broker.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use storage::RealDisk;
+use tempfile::TempDir;
 
 use crate::workload::{EventLog, Model, Work, open, small, wait_until};
 
-/// Changes the directory under a running broker and checks that the next append is refused with a reason, and that
-/// nothing is created or removed under the path any more.
-fn breaks(expected: &str, change: impl FnOnce(&Path)) {
+/// Broker whose data directory was changed while it ran.
+struct Changed {
+    work: Arc<Work>,
+    dir: PathBuf,
+    /// Directory above, which is removed at the end.
+    _above: TempDir,
+}
+
+/// Changes the directory under a running broker and checks that the next append is refused with a reason.
+fn refuses(expected: &str, change: impl FnOnce(&Path)) -> Changed {
     let above = tempfile::tempdir().expect("a directory");
     let dir = above.path().join("data");
     let work = Work::new(
@@ -25,7 +34,13 @@ fn breaks(expected: &str, change: impl FnOnce(&Path)) {
     wait_until("it is noticed", || work.store.broken().is_some());
     let broken = work.store.broken().expect("an error");
     assert!(broken.message.contains(expected) && broken.message.contains("Restart the broker"), "{broken}");
-    let count_files = || std::fs::read_dir(&dir).map(|entries| entries.count()).unwrap_or_default();
+    Changed { work, dir, _above: above }
+}
+
+/// Checks also that nothing is created or removed under the path any more.
+fn breaks(expected: &str, change: impl FnOnce(&Path)) {
+    let Changed { work, dir, .. } = &refuses(expected, change);
+    let count_files = || std::fs::read_dir(dir).map(|entries| entries.count()).unwrap_or_default();
     let before = count_files();
     work.store.checkpoint().expect_err("nothing is written by path");
     work.store.stop().expect_err("it was not left as it should be");
@@ -35,6 +50,15 @@ fn breaks(expected: &str, change: impl FnOnce(&Path)) {
 #[test]
 fn nothing_is_acknowledged_in_a_directory_that_was_removed() {
     breaks("was removed or moved while the broker ran", |dir| std::fs::remove_dir_all(dir).expect("it is removed"));
+}
+
+#[test]
+fn nothing_is_acknowledged_in_a_journal_whose_files_were_removed() {
+    refuses("was removed while the broker ran", |dir| {
+        let journal = dir.join("journal");
+        let files = std::fs::read_dir(journal).expect("it is read").map(|entry| entry.expect("a file").path());
+        files.for_each(|file| std::fs::remove_file(file).expect("it is removed"));
+    });
 }
 
 #[test]
