@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -24,6 +24,11 @@ use crate::service::Out;
 pub(crate) const SLICES_MAX: usize = 64;
 /// Bytes that a writer other than a plain socket takes in one turn.
 const TURN_BYTES: usize = 256 << 10;
+/// Maximum size of a chunk that is copied behind others, if many wait already: a chunk of its own would take a multiple
+/// of its bytes.
+const COPIED_BYTES_MAX: usize = 512;
+/// Maximum size of the chunks that copied bytes are collected in.
+const COLLECTED_BYTES: usize = 16 << 10;
 
 /// Queue of bytes to be written to one connection; any thread may push to it.
 pub struct Outbox {
@@ -113,8 +118,39 @@ impl Socket {
 #[derive(Default)]
 struct State {
     chunks: VecDeque<Bytes>,
+    /// Bytes of small chunks, which follow `chunks`.
+    collected: BytesMut,
     /// Target of a flush. It is dropped on close, so that the connection is closed immediately.
     socket: Option<Socket>,
+}
+
+impl State {
+    /// Appends a chunk. If many wait already, small ones are copied into common chunks.
+    fn append(&mut self, chunk: Bytes) {
+        let is_copied = chunk.len() <= COPIED_BYTES_MAX && self.chunks.len() >= SLICES_MAX;
+        if !is_copied || self.collected.len() + chunk.len() > COLLECTED_BYTES {
+            self.end_collected();
+        }
+        if is_copied {
+            self.collected.extend_from_slice(&chunk);
+        } else {
+            self.chunks.push_back(chunk);
+        }
+    }
+
+    fn end_collected(&mut self) {
+        if !self.collected.is_empty() {
+            self.chunks.push_back(std::mem::take(&mut self.collected).freeze());
+        }
+    }
+
+    /// Returns `true` if `chunks` has a next chunk, or got one from the collected bytes.
+    fn has_next(&mut self) -> bool {
+        if self.chunks.is_empty() {
+            self.end_collected();
+        }
+        !self.chunks.is_empty()
+    }
 }
 
 /// Maximum of the waiting bytes of any outbox of this process.
@@ -174,7 +210,8 @@ impl Outbox {
 
     /// Returns the number of waiting chunks.
     pub fn chunks(&self) -> usize {
-        self.state.lock().chunks.len()
+        let state = self.state.lock();
+        state.chunks.len() + usize::from(!state.collected.is_empty())
     }
 
     /// Returns the total of all written bytes.
@@ -196,7 +233,7 @@ impl Outbox {
     /// Writes as many bytes as the socket accepts, or wakes the writer.
     pub fn flush(&self) {
         let mut state = self.state.lock();
-        if state.chunks.is_empty() || self.is_closed() {
+        if self.is_closed() || !state.has_next() {
             return;
         }
         let written = self.poll_write(&mut state, &mut Context::from_waker(Waker::noop()));
@@ -220,7 +257,7 @@ impl Outbox {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let mut written = 0;
-        if let (true, Some(socket)) = (state.chunks.is_empty(), &state.socket) {
+        if let (false, Some(socket)) = (state.has_next(), &state.socket) {
             let wrote = match out.as_plain() {
                 Some(bytes) => socket.try_write(bytes),
                 None => {
@@ -344,7 +381,7 @@ impl Outbox {
     pub(crate) fn take_turn(&self, turn: &mut impl Extend<Bytes>) -> usize {
         let mut state = self.state.lock();
         let mut bytes = 0;
-        while bytes < TURN_BYTES {
+        while bytes < TURN_BYTES && state.has_next() {
             let Some(chunk) = state.chunks.pop_front() else {
                 break;
             };
@@ -376,7 +413,7 @@ impl Outbox {
         for chunk in chunks {
             if !chunk.is_empty() {
                 waiting += chunk.len();
-                state.chunks.push_back(chunk);
+                state.append(chunk);
             }
         }
         self.waiting.store(waiting, Ordering::Release);
@@ -385,7 +422,7 @@ impl Outbox {
 
     /// Writes until nothing is left, or the socket accepts nothing for now.
     fn poll_write(&self, state: &mut State, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !state.chunks.is_empty() {
+        while state.has_next() {
             let Some(socket) = &mut state.socket else {
                 return Poll::Pending;
             };

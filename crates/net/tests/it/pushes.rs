@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use net::Outbox;
+use tokio::io::AsyncReadExt;
 
 use crate::harness::framed::{call, push};
 use crate::harness::stand::{impatient, patient};
@@ -112,4 +113,36 @@ async fn pushes_to_a_peer_that_does_not_read_end_with_it(way: Way) {
     crate::harness::within("the outbox being empty", outbox.drained()).await;
     drop(slow);
     fixture.assert_all_released().await;
+}
+
+/// Small chunks that wait take little more memory than their bytes: they are collected in large ones, in their order.
+#[tokio::test]
+async fn small_pushes_that_wait_are_collected() {
+    let outbox = Outbox::to_writer(usize::MAX);
+    let mut expected = Vec::new();
+    let mut push = |chunk: Vec<u8>| {
+        expected.extend_from_slice(&chunk);
+        assert!(outbox.push([chunk.into()]));
+    };
+    (0..40_000_u32).for_each(|i| push(format!("message {i}\n").into()));
+    let chunks_of_small = outbox.chunks();
+    // Large ones in between keep their place, and are not copied.
+    (0..2000_u32).for_each(|i| push(noise(i.into(), [3, 2000, 500, 513][i as usize % 4])));
+    let chunks_of_both = outbox.chunks() - chunks_of_small;
+    (0..300_u32).for_each(|i| push(vec![i as u8]));
+    assert_eq!(outbox.waiting(), expected.len());
+    assert!(chunks_of_small < 200, "{chunks_of_small} chunks");
+    assert!((1000..2000).contains(&chunks_of_both), "{chunks_of_both} chunks");
+
+    let (mut writer, mut reader) = tokio::io::duplex(1000);
+    let mut received = vec![0; expected.len()];
+    let read = async {
+        let read = reader.read_exact(&mut received).await.map(drop);
+        outbox.close();
+        read
+    };
+    let (written, read) = tokio::join!(outbox.run_writer(&mut writer), read);
+    written.expect("it is written");
+    read.expect("it is read");
+    assert!(received == expected, "the bytes are in another order");
 }
