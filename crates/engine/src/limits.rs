@@ -97,6 +97,8 @@ pub const GROUP_RECORDED_BYTES_MAX: usize = 1 << 20;
 pub const USERS_MAX: usize = 16_384;
 /// Maximum length of a user name in bytes.
 pub const USER_NAME_BYTES_MAX: usize = 255;
+/// Maximum length of a password in bytes.
+pub const PASSWORD_BYTES_MAX: usize = 1024;
 /// Maximum number of access control entries per broker.
 pub const ACLS_MAX: usize = 131_072;
 /// Maximum size in bytes of the texts of all access control entries of a broker: names of resources, principals and

@@ -14,6 +14,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::{UserName, denied};
 use crate::error::{Error, Result};
+use crate::limits::PASSWORD_BYTES_MAX;
 
 /// Minimum number of iterations of the hash of a password. Each guess of a password costs as many.
 pub const ITERATIONS_MIN: u32 = 4096;
@@ -136,6 +137,12 @@ impl Credential {
         check(&salt, iterations)?;
         if password.is_empty() {
             return Err(Error::invalid("a password must not be empty"));
+        }
+        if password.len() > PASSWORD_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a password has at most {PASSWORD_BYTES_MAX} bytes, not {}",
+                password.len()
+            )));
         }
         Self::of_salted(mechanism, mechanism.salted(password, &salt, iterations).get(), salt, iterations)
     }

@@ -94,6 +94,10 @@ fn users_with_roles_are_created_listed_and_deleted() {
     assert!(status == 400 && message.contains("is in the configuration"), "{refused}");
     let (status, refused) = root.call("PUT", "/v1/users/ann", r#"{"password":""}"#);
     assert!(status == 400 && refused["error"]["message"] == "password: it must not be empty", "{refused}");
+    let long = json!({ "password": "x".repeat(1025) }).to_string();
+    let (status, refused) = root.call("PUT", "/v1/users/ann", &long);
+    let message = refused["error"]["message"].as_str().unwrap_or_default();
+    assert!(status == 400 && message.contains("a password has at most 1024 bytes"), "{refused}");
 }
 
 /// RFC 9110, 13.1.2: with `If-None-Match: *` a request is refused with 412 if the resource exists.
