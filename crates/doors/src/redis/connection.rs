@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -57,9 +58,26 @@ const LOCALHOST: &str = "127.0.0.1:0";
 /// Bytes that are evicted for a command that found no memory, in addition to the size of its arguments.
 pub(super) const SPARE_BYTES: usize = 4096;
 
-/// Handler that passes requests to the broker.
+/// Handler that passes requests to the broker. Its parts are shared by all connections and scripts.
 #[derive(Clone)]
-pub(super) struct Door {
+pub(super) struct Door(Arc<Parts>);
+
+impl Door {
+    pub(super) fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+}
+
+impl Deref for Door {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+/// Parts of the door.
+pub(super) struct Parts {
     pub(super) broker: Arc<Broker>,
     pub(super) clients: Arc<Clients>,
     pub(super) channels: Arc<Channels>,

@@ -50,7 +50,7 @@ use codec::{REQUEST_BYTES_MAX, RedisProtocol};
 use commands::work::Slices;
 pub use commands::work::TRANSACTION_TIME_MAX;
 pub use connection::answers;
-use connection::{DATABASES, Door};
+use connection::{DATABASES, Door, Parts};
 use events::Events;
 pub use events::check_flags;
 use monitors::Monitors;
@@ -163,7 +163,7 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
     tokio::spawn(Stats::sample_all(Arc::downgrade(&stats), Arc::downgrade(&broker)));
     let doors = broker.doors().clone();
     let protocol = RedisProtocol::new(clients.clone(), Arc::new(Pause::new(clock)), doors, scripts.clone());
-    let door = Door {
+    let door = Door::new(Parts {
         broker,
         clients,
         channels,
@@ -184,7 +184,7 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
         slices,
         transaction_time_max: settings.transaction_time_max,
         scripts,
-    };
+    });
     let service = Service::new(protocol, door, service_settings).with_gate(gate);
     let telemetry = service.telemetry.clone();
     stats.show(telemetry.clone());

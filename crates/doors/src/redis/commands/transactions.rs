@@ -480,7 +480,14 @@ pub(super) fn flush_all(
 }
 
 /// Ends the step and returns its commit, after which it is durable.
-pub(in crate::redis) fn finish(held: Held<'_>, caches: &BTreeMap<usize, Arc<Cache>>) -> Commit {
+pub(in crate::redis) fn finish(mut held: Held<'_>, caches: &BTreeMap<usize, Arc<Cache>>) -> Commit {
+    if held.len() == 1
+        && let Some((number, locked)) = held.pop_first()
+    {
+        let finished = locked.finish();
+        caches[&number].serve(finished.grown);
+        return finished.commit;
+    }
     let (numbers, locked): (Vec<usize>, Vec<LockedCache<'_>>) = held.into_iter().unzip();
     let finished = LockedCache::finish_all(locked);
     finished.into_iter().zip(numbers).fold(Commit::done(), |commit, (finished, number)| {

@@ -39,6 +39,9 @@ const LOGGED_BYTES_MAX: usize = 1024;
 /// Memory of a straight script in bytes, in addition to this many times the size of its arguments and replies.
 const ROOM_BYTES: usize = 1 << 20;
 const ROOM_FACTOR: usize = 64;
+/// Maximum number of bytes that the host converts without a limit of the state's memory: with one, the library makes a
+/// protected call of Lua for each value. What they take is counted before the script continues.
+const UNLIMITED_BYTES_MAX: usize = 64 << 10;
 /// Number of keys and arguments up to which no table of them is created by the host.
 const LISTED_MAX: usize = 128;
 /// Maximum number of steps that a search for a pattern may take in functions of Lua, which nothing ends.
@@ -294,17 +297,23 @@ impl State {
         let mut writer = host.writer();
         let mut buffer = Vec::new();
         self.lua.scope(|scope| {
-            let command = scope.create_function_mut(|lua: &Lua, args: MultiValue| {
-                answer(lua, &args, host, &mut writer, &mut buffer)
+            let size = keys.iter().chain(args).map(|bytes| bytes.len()).sum();
+            let command = unlimited(&self.lua, 0, || {
+                scope.create_function_mut(|lua: &Lua, args: MultiValue| {
+                    answer(lua, &args, host, &mut writer, &mut buffer)
+                })
             })?;
             if !is_of_library && keys.len() + args.len() <= LISTED_MAX {
                 let mut given = MultiValue::with_capacity(keys.len() + args.len() + 3);
                 given.push_back(Value::Function(command));
                 given.push_back(Value::Function(function.clone()));
                 given.push_back(Value::Integer(keys.len() as i64));
-                for bytes in keys.iter().chain(args) {
-                    given.push_back(Value::String(self.lua.create_string(bytes)?));
-                }
+                unlimited(&self.lua, size, || {
+                    for bytes in keys.iter().chain(args) {
+                        given.push_back(Value::String(self.lua.create_string(bytes)?));
+                    }
+                    Ok(())
+                })?;
                 return self.run.call(given);
             }
             let list = |all: &[&[u8]]| -> mlua::Result<Table> {
@@ -318,6 +327,17 @@ impl State {
             run.call((command, function, list(keys)?, list(args)?))
         })
     }
+}
+
+/// Converts values of this many bytes for a script, without a limit of the state's memory if they are few.
+fn unlimited<R>(lua: &Lua, size: usize, convert: impl FnOnce() -> mlua::Result<R>) -> mlua::Result<R> {
+    if size > UNLIMITED_BYTES_MAX {
+        return convert();
+    }
+    let limit = lua.set_memory_limit(0)?;
+    let converted = convert();
+    lua.set_memory_limit(limit)?;
+    converted
 }
 
 /// Limits the memory of a straight script to `room`, and what it may need for what it is given: it must not take long,
@@ -510,7 +530,7 @@ fn answer(
             if !host.may_wait {
                 add_room(lua, writer.bytes.len())?;
             }
-            Ok(only(reply::to_lua(lua, &writer.bytes)?.0))
+            unlimited(lua, writer.bytes.len(), || Ok(only(reply::to_lua(lua, &writer.bytes)?.0)))
         }
         Called::Fail(fail) => raised(&fail.text),
     }
