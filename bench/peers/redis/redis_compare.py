@@ -7,25 +7,22 @@ the median of all rounds and their spread.
 """
 
 import argparse
-import contextlib
 import csv
 import io
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 sys.path.insert(0, os.path.dirname(HERE))
+sys.path.insert(0, HERE)
 
 import peer  # noqa: E402
+from redis_servers import ROOT, SYSTEMS, running, show  # noqa: E402
 
-START_SECONDS = 30
 LOAD_SECONDS = 600
 TESTS = "set,get,incr,lpush,rpop,hset,zadd"
 # Settings by name: pinned to one core each or not, and the number of requests in flight on each connection.
@@ -35,7 +32,25 @@ SETTINGS = {
     "all-cores-1": {"is_pinned": False, "pipeline": 1, "times": 5},
     "all-cores-16": {"is_pinned": False, "pipeline": 16, "times": 6},
     "durable-1": {"is_pinned": False, "pipeline": 1, "is_durable": True, "connections": 64, "tests": "set", "times": 5},
+    "scripts-1": {"pipeline": 1, "has_scripts": True},
+    "scripts-16": {"pipeline": 16, "has_scripts": True},
 }
+# A rate limiter with a sliding window, and a script that only reads its key.
+SCRIPTS = {
+    "limiter": """
+        redis.call('zremrangebyscore', KEYS[1], '-inf', ARGV[1] - 1000)
+        local count = redis.call('zcard', KEYS[1])
+        if count < tonumber(ARGV[2]) then
+          redis.call('zadd', KEYS[1], ARGV[1], ARGV[1])
+          redis.call('pexpire', KEYS[1], 1000)
+          return 1
+        end
+        return 0
+    """,
+    "get_script": "return redis.call('get', KEYS[1])",
+}
+SCRIPT_ARGUMENTS = {"limiter": ["1000", "10"], "get_script": []}
+SCRIPT_REQUESTS = {1: 150_000, 16: 600_000}
 # With several threads redis-benchmark checks the time only every 250 ms: `times` multiplies the requests for that.
 REQUESTS = {1: 300_000, 16: 2_000_000}
 DURABLE_REQUESTS = 100_000
@@ -64,37 +79,6 @@ def read_arguments():
     return options
 
 
-def redis(options, port, folder, setting):
-    durable = ["--appendonly", "yes", "--appendfsync", "always"] if setting.get("is_durable") else ["--appendonly", "no"]
-    return ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder, *durable]
-
-
-def thalweg(options, port, folder, setting):
-    durable = ["--data", os.path.join(folder, "data"), "--set", "redis_durable=true"] if setting.get("is_durable") else []
-    doors = [word for door in ("http", "kafka", "pubsub", "sqs") for word in (f"--{door}", "off")]
-    return [options.thalweg, "serve", "--set", "log=warn", "--native", "off", *doors, "--redis", f"127.0.0.1:{port}", *durable]
-
-
-SYSTEMS = {"redis": redis, "thalweg": thalweg}
-
-
-@contextlib.contextmanager
-def running(options, system, setting):
-    """Starts a server, and yields its port and its process once it answers."""
-    [port] = peer.free_ports(1)
-    with tempfile.TemporaryDirectory() as folder:
-        pinned = ["taskset", "-c", "0"] if setting.get("is_pinned") else []
-        call = [*pinned, *SYSTEMS[system](options, port, folder, setting)]
-        server = subprocess.Popen(call, cwd=folder, stdout=subprocess.DEVNULL)
-        try:
-            if not peer.await_answer(server, port, b"PING\r\n", b"+PONG\r\n", START_SECONDS):
-                peer.fail(f"{system} did not start: {' '.join(call)}")
-            yield port, server.pid
-        finally:
-            server.terminate()
-            server.wait(peer.STOP_SECONDS)
-
-
 def load(options, system, setting):
     """Returns requests per second and the latencies of each test."""
     pipeline, tests = setting["pipeline"], setting.get("tests", options.tests)
@@ -103,7 +87,7 @@ def load(options, system, setting):
     call = ["redis-benchmark", "-h", "127.0.0.1", "-t", tests, "-P", str(pipeline), "--csv"]
     call += ["-c", str(setting.get("connections", options.connections)), "-n", str(requests)]
     call = ["taskset", "-c", "1", *call] if setting.get("is_pinned") else [*call, "--threads", "2"]
-    with running(options, system, setting) as (port, pid):
+    with running(options.thalweg, system, setting) as (port, pid):
         cpu = peer.cpu_seconds(pid)
         told = subprocess.run([*call, "-p", str(port)], capture_output=True, text=True, timeout=LOAD_SECONDS)
         cpu = peer.cpu_seconds(pid) - cpu
@@ -120,9 +104,34 @@ def load(options, system, setting):
     return figures
 
 
+def scripts(options, system, setting):
+    """Returns requests per second, and the server's CPU time per request, of each script and of a plain GET."""
+    pipeline = setting["pipeline"]
+    requests = int(SCRIPT_REQUESTS[pipeline] * options.part)
+    figures = {}
+    with running(options.thalweg, system, setting) as (port, pid):
+        call = ["redis-benchmark", "-h", "127.0.0.1", "-p", str(port), "-c", str(options.connections), "-P", str(pipeline)]
+        call += ["-n", str(requests), "-r", "10000", "--csv"]
+        commands = {"get": ["GET", "key:__rand_int__"]}
+        for name, text in SCRIPTS.items():
+            loaded = subprocess.run(["redis-cli", "-p", str(port), "SCRIPT", "LOAD", text], capture_output=True, text=True)
+            commands[name] = ["EVALSHA", loaded.stdout.strip(), "1", "key:{" + name + "}:__rand_int__", *SCRIPT_ARGUMENTS[name]]
+        for name, command in commands.items():
+            cpu = peer.cpu_seconds(pid)
+            told = subprocess.run([*call, *command], capture_output=True, text=True, timeout=LOAD_SECONDS)
+            cpu = peer.cpu_seconds(pid) - cpu
+            rows = list(csv.reader(io.StringIO(told.stdout)))
+            if told.returncode != 0 or len(rows) != 2:
+                peer.fail(f"{system}: redis-benchmark failed: {told.stdout} {told.stderr}")
+            # The name of the row is the command, which may have commas.
+            figures[f"{name}.rps"] = float(rows[1][rows[0].index("rps")])
+            figures[f"{name}.cpu_us"] = cpu * 1e6 / requests
+    return figures
+
+
 def memory(options, system):
     """Returns the memory that a million entries add to the process."""
-    with running(options, system, {}) as (port, pid):
+    with running(options.thalweg, system) as (port, pid):
         before = peer.resident_bytes(pid)
         with subprocess.Popen(["redis-cli", "-p", str(port), "--pipe"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as cli:
             for number in range(ENTRIES):
@@ -135,20 +144,10 @@ def memory(options, system):
 
 
 def measure(options, name, system):
-    return memory(options, system) if name == "memory" else load(options, system, SETTINGS[name])
-
-
-def show(name, rounds):
-    print(f"\n{name}, {len(rounds)} rounds\n")
-    print(f"| {'figure':<14} | {'redis':>12} | {'thalweg':>12} | ratio | spread |\n|---|---|---|---|---|")
-    for figure in rounds[0]["redis"]:
-        of = {system: [one[system][figure] for one in rounds] for system in SYSTEMS}
-        ratios = [ours / theirs for ours, theirs in zip(of["thalweg"], of["redis"]) if theirs]
-        if ratios:
-            medians = [statistics.median(of[system]) for system in SYSTEMS]
-            spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-            row = f"| {figure:<14} | {medians[0]:>12,.2f} | {medians[1]:>12,.2f} | {statistics.median(ratios):.2f} | {spread} |"
-            print(row, flush=True)
+    if name == "memory":
+        return memory(options, system)
+    setting = SETTINGS[name]
+    return scripts(options, system, setting) if setting.get("has_scripts") else load(options, system, setting)
 
 
 def main():
