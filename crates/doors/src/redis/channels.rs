@@ -18,7 +18,7 @@ use engine::{
 use parking_lot::Mutex;
 
 use super::clients::Client;
-use super::events::Registered;
+use super::events::Registration;
 use super::names::{Tenant, channel_name, channel_of, channel_of_topic, topic_glob, topic_of};
 use super::writer::Writer;
 use crate::fields;
@@ -48,15 +48,16 @@ struct State {
 /// Subscriptions of one connection. Dropping it ends all of them.
 #[derive(Default)]
 pub(super) struct Subscribed {
-    pub(super) channels: BTreeMap<Vec<u8>, Listener>,
-    pub(super) patterns: BTreeMap<Vec<u8>, Listener>,
+    pub(super) channels: BTreeMap<Vec<u8>, ChannelSubscription>,
+    pub(super) patterns: BTreeMap<Vec<u8>, ChannelSubscription>,
 }
 
-pub(super) struct Listener {
+/// Subscription to a channel or a pattern. Dropping it ends the subscription.
+pub(super) struct ChannelSubscription {
     handle: SubscriptionHandle,
-    mouth: Arc<Mouth>,
+    receiver: Arc<ChannelReceiver>,
     /// Delivery of keyspace events, if the subscription may match their channels.
-    pub(super) events: Option<Registered>,
+    pub(super) events: Option<Registration>,
 }
 
 /// A subscription whose confirmation is not written yet.
@@ -64,16 +65,16 @@ pub(super) struct Ready {
     channels: Arc<Channels>,
     broker: Arc<Broker>,
     subscription: Subscription,
-    mouth: Arc<Mouth>,
+    receiver: Arc<ChannelReceiver>,
 }
 
 impl Ready {
     /// Starts the delivery. Messages are written to the connection after the confirmation.
     pub(super) fn begin(self) {
-        let Self { channels, broker, subscription, mouth } = self;
-        channels.count(&mouth, true);
+        let Self { channels, broker, subscription, receiver } = self;
+        channels.count(&receiver, true);
         let lane = subscription.lane;
-        let drain = channels.drain(subscription, mouth);
+        let drain = channels.drain(subscription, receiver);
         // A task that this thread spawns writes nothing before the confirmation is written.
         tokio::spawn(async move {
             if let Err(error) = broker.run_on_lane(lane, drain).await {
@@ -83,11 +84,11 @@ impl Ready {
     }
 }
 
-/// Destination of the messages of one subscription.
-struct Mouth {
+/// Connection that receives the messages of one subscription.
+struct ChannelReceiver {
     client: Arc<Client>,
     answers: Answers,
-    heard: Heard,
+    selector: Selector,
     /// Tenant whose names the client uses.
     tenant: Option<TenantName>,
     /// `true` once the confirmation is written. From then on publishers write to the connection directly.
@@ -96,10 +97,10 @@ struct Mouth {
     is_over: Mutex<bool>,
 }
 
-impl Mouth {
+impl ChannelReceiver {
     /// Writes messages and returns `true` while the connection exists. The messages use the memory in `held`; without
     /// it, they are charged even if the budget is full.
-    fn say(
+    fn send(
         &self,
         deliveries: &mut Vec<Delivery>,
         topic_of: &dyn Fn(SourceId) -> TopicName,
@@ -121,20 +122,20 @@ impl Mouth {
             tracing::warn!("a channel does not receive a batch that cannot be decoded");
             return;
         };
-        let name = match &self.heard {
-            Heard::Channel(channel) => Some(channel.clone()),
-            Heard::Pattern(_) => channel_of_topic(self.tenant.as_ref(), topic_of(source).as_str()),
+        let name = match &self.selector {
+            Selector::Channel(channel) => Some(channel.clone()),
+            Selector::Pattern(_) => channel_of_topic(self.tenant.as_ref(), topic_of(source).as_str()),
         };
         let Some(name) = name else {
             return;
         };
         for record in records.iter().flatten() {
-            match &self.heard {
-                Heard::Channel(_) => {
+            match &self.selector {
+                Selector::Channel(_) => {
                     writer.push(3);
                     writer.bulk(b"message");
                 }
-                Heard::Pattern(pattern) => {
+                Selector::Pattern(pattern) => {
                     writer.push(4);
                     writer.bulk(b"pmessage");
                     writer.bulk(pattern.pattern());
@@ -166,17 +167,17 @@ impl Mouth {
 }
 
 /// Delivery by the publisher's thread, which writes to the connection directly.
-struct AtOnce(Arc<Mouth>);
+struct DirectDelivery(Arc<ChannelReceiver>);
 
-impl Direct for AtOnce {
+impl Direct for DirectDelivery {
     fn has_room(&self) -> bool {
-        let Mouth { client, answers, is_open, .. } = &*self.0;
+        let ChannelReceiver { client, answers, is_open, .. } = &*self.0;
         // Without memory, messages wait in the queue.
         is_open.load(Ordering::Acquire) && client.outbox.has_room() && !answers.is_full(client.ip)
     }
 
     fn deliver(&self, deliveries: &mut Vec<Delivery>, source: &dyn Fn(SourceId) -> (TopicName, PartitionId)) {
-        self.0.say(deliveries, &|id| source(id).0, None);
+        self.0.send(deliveries, &|id| source(id).0, None);
     }
 
     fn flush(&self) {
@@ -186,7 +187,7 @@ impl Direct for AtOnce {
 
 /// Channel or pattern of a subscription.
 #[derive(Clone)]
-pub(super) enum Heard {
+pub(super) enum Selector {
     Channel(Vec<u8>),
     Pattern(Arc<Glob>),
 }
@@ -197,27 +198,27 @@ impl Subscribed {
     }
 }
 
-impl Drop for Listener {
+impl Drop for ChannelSubscription {
     fn drop(&mut self) {
-        *self.mouth.is_over.lock() = true;
+        *self.receiver.is_over.lock() = true;
         self.handle.close();
     }
 }
 
 impl Channels {
     /// Creates a subscription that is ready to receive. Waits only if a pattern matches many topics.
-    pub(super) async fn listen(
+    pub(super) async fn subscribe(
         self: &Arc<Self>,
         broker: &Arc<Broker>,
         client: &Arc<Client>,
         origin: Origin,
         permit: Permit,
         hold: Hold,
-        (tenant, heard): (Option<TenantName>, Heard),
-    ) -> Result<(Listener, Ready)> {
-        let pattern = match &heard {
-            Heard::Channel(channel) => Pattern::Topic(topic_of(tenant.as_ref(), channel)?),
-            Heard::Pattern(glob) => {
+        (tenant, selector): (Option<TenantName>, Selector),
+    ) -> Result<(ChannelSubscription, Ready)> {
+        let pattern = match &selector {
+            Selector::Channel(channel) => Pattern::Topic(topic_of(tenant.as_ref(), channel)?),
+            Selector::Pattern(glob) => {
                 let text = String::from_utf8_lossy(&channel_name(tenant.as_ref(), glob.pattern())).into_owned();
                 let topics = topic_glob(tenant.as_ref(), glob.pattern());
                 let glob = glob.clone();
@@ -232,7 +233,7 @@ impl Channels {
         let is_over = Mutex::new(false);
         let client = client.clone();
         let answers = broker.answers().clone();
-        let mouth = Arc::new(Mouth { client, answers, heard, tenant, is_open, is_over });
+        let receiver = Arc::new(ChannelReceiver { client, answers, selector, tenant, is_open, is_over });
         let subscription = broker.subscribe(Subscribe {
             pattern,
             partition: None,
@@ -246,30 +247,31 @@ impl Channels {
             permit,
             origin,
             hold: Some(hold),
-            direct: Some(Box::new(AtOnce(mouth.clone()))),
+            direct: Some(Box::new(DirectDelivery(receiver.clone()))),
         });
         let subscription = subscription.await?;
-        let listener = Listener { handle: subscription.handle(), mouth: mouth.clone(), events: None };
-        Ok((listener, Ready { channels: self.clone(), broker: broker.clone(), subscription, mouth }))
+        let subscribed =
+            ChannelSubscription { handle: subscription.handle(), receiver: receiver.clone(), events: None };
+        Ok((subscribed, Ready { channels: self.clone(), broker: broker.clone(), subscription, receiver }))
     }
 
-    fn count(&self, mouth: &Mouth, is_more: bool) {
+    fn count(&self, receiver: &ChannelReceiver, is_more: bool) {
         let mut state = self.state.lock();
-        let name: &[u8] = match &mouth.heard {
-            Heard::Channel(name) => name,
-            Heard::Pattern(glob) => glob.pattern(),
+        let name: &[u8] = match &receiver.selector {
+            Selector::Channel(name) => name,
+            Selector::Pattern(glob) => glob.pattern(),
         };
-        let name = channel_name(mouth.tenant.as_ref(), name);
+        let name = channel_name(receiver.tenant.as_ref(), name);
         let counted = |count: usize| if is_more { count + 1 } else { count - 1 };
-        match &mouth.heard {
-            Heard::Channel(_) => {
+        match &receiver.selector {
+            Selector::Channel(_) => {
                 let count = state.channels.entry(name.clone()).or_default();
                 *count = counted(*count);
                 if *count == 0 {
                     state.channels.remove(&name);
                 }
             }
-            Heard::Pattern(_) => {
+            Selector::Pattern(_) => {
                 let count = state.patterns.entry(name.clone()).or_default();
                 *count = counted(*count);
                 if *count == 0 {
@@ -279,20 +281,20 @@ impl Channels {
         }
     }
 
-    async fn drain(self: Arc<Self>, mut subscription: Subscription, mouth: Arc<Mouth>) {
+    async fn drain(self: Arc<Self>, mut subscription: Subscription, receiver: Arc<ChannelReceiver>) {
         let handle = subscription.handle();
-        let outbox = &mouth.client.outbox;
-        mouth.is_open.store(true, Ordering::Release);
+        let outbox = &receiver.client.outbox;
+        receiver.is_open.store(true, Ordering::Release);
         let mut deliveries = Vec::new();
         loop {
             outbox.room().await;
-            let heard = match subscription.next(&mut deliveries).await {
-                Ok(()) => room_for(&mouth, &deliveries).await,
+            let room = match subscription.next(&mut deliveries).await {
+                Ok(()) => room_for(&receiver, &deliveries).await,
                 Err(error) => Err(error),
             };
-            match heard {
+            match room {
                 Ok(held) => {
-                    if !mouth.say(&mut deliveries, &|source| handle.source(source).0, held) {
+                    if !receiver.send(&mut deliveries, &|source| handle.source(source).0, held) {
                         break;
                     }
                     outbox.flush();
@@ -300,8 +302,8 @@ impl Channels {
                 Err(error) => {
                     // The connection is closed because that is the only way to tell the client that its subscription
                     // ended.
-                    if !*mouth.is_over.lock() {
-                        tracing::info!(client = mouth.client.address, %error, "closed a subscribed connection");
+                    if !*receiver.is_over.lock() {
+                        tracing::info!(client = receiver.client.address, %error, "closed a subscribed connection");
                         let is_slow = matches!(error.kind, ErrorKind::SlowSubscriber | ErrorKind::Busy);
                         self.slow.fetch_add(u64::from(is_slow), Ordering::Relaxed);
                         outbox.close();
@@ -311,7 +313,7 @@ impl Channels {
             }
         }
         drop(subscription);
-        self.count(&mouth, false);
+        self.count(&receiver, false);
     }
 
     /// Returns the channels of a tenant that have subscribers, with the number of subscribers.
@@ -321,7 +323,7 @@ impl Channels {
         channels.filter_map(|(name, count)| Some((channel_of(tenant, name)?.to_vec(), *count))).collect()
     }
 
-    pub(super) fn listeners(&self, tenant: Tenant<'_>, channel: &[u8]) -> usize {
+    pub(super) fn subscribers(&self, tenant: Tenant<'_>, channel: &[u8]) -> usize {
         self.state.lock().channels.get(&channel_name(tenant, channel)).copied().unwrap_or_default()
     }
 
@@ -347,16 +349,16 @@ impl Channels {
 
 /// Reserves memory for the next messages, if they need any. Fails if no memory becomes free in time, because this
 /// connection or others of its address do not read.
-async fn room_for(mouth: &Mouth, deliveries: &[Delivery]) -> Result<Option<Held>> {
+async fn room_for(receiver: &ChannelReceiver, deliveries: &[Delivery]) -> Result<Option<Held>> {
     let of = |delivery: &Delivery| match delivery {
         Delivery::Batch { batch, .. } => batch.len().max(batch.expansion_bytes_max()),
         Delivery::Gap { .. } => 0,
     };
     let bytes = deliveries.iter().map(of).sum();
-    if mouth.is_free(bytes) {
+    if receiver.is_free(bytes) {
         return Ok(None);
     }
-    mouth.answers.take(mouth.client.ip, bytes, ROOM_WAIT).await.map(Some)
+    receiver.answers.take(receiver.client.ip, bytes, ROOM_WAIT).await.map(Some)
 }
 
 /// Returns the message for a record without a value: its headers, if it has any.

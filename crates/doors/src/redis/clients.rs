@@ -226,10 +226,10 @@ impl Client {
 
     /// Returns the flags in the order of Redis.
     fn flags(&self, about: &About) -> String {
-        let is_listening = about.channels + about.patterns + about.shard_channels > 0;
+        let is_subscribed = about.channels + about.patterns + about.shard_channels > 0;
         let all = [
             ('O', about.is_monitoring),
-            ('P', is_listening),
+            ('P', is_subscribed),
             ('x', about.queued.is_some()),
             ('b', self.is_blocked()),
             ('t', about.tracking.is_some()),

@@ -13,8 +13,8 @@ use smallvec::SmallVec;
 use super::clients::Clients;
 use super::command::Command;
 use super::commands;
-use super::mouth::Opening;
 use super::pause::Pause;
+use super::receiver::Unconfirmed;
 use super::scripts::Scripts;
 use super::tracking::Replying;
 use crate::strangers::{self, KAFKA_HEAD_BYTES, Stranger};
@@ -120,7 +120,7 @@ pub(super) enum Answer {
 #[derive(Debug)]
 pub(super) enum Follow {
     Invalidations(#[expect(dead_code, reason = "dropping it lets them follow")] Replying),
-    Subscribed(#[expect(dead_code, reason = "dropping it opens the connection")] Opening),
+    Subscribed(#[expect(dead_code, reason = "dropping it opens the connection")] Unconfirmed),
 }
 
 /// Outcome of parsing the first bytes of the input.

@@ -38,7 +38,7 @@ use super::notices::Notices;
 use super::pause::Pause;
 use super::refusals::Refusals;
 use super::scripts::{BUSY, Scripts};
-use super::shard_channels::{ShardChannels, ShardListener};
+use super::shard_channels::{ShardChannels, ShardSubscription};
 use super::stats::{Stats, Tally};
 use super::tracking::Tracked;
 use super::wait::begin_to_wait;
@@ -132,7 +132,7 @@ pub(super) struct Session {
     /// Subscriptions, shared with a command that waits for topics to be joined. No other command begins before that
     /// ends.
     pub(super) subscribed: Rc<RefCell<Subscribed>>,
-    pub(super) shard_listeners: BTreeMap<Vec<u8>, ShardListener>,
+    pub(super) shard_subscriptions: BTreeMap<Vec<u8>, ShardSubscription>,
     pub(super) wakes: Wakes,
     pub(super) tally: Arc<Tally>,
     /// Time at which the last command of this turn ended, which is when the next one begins.
@@ -238,7 +238,7 @@ impl Handler<RedisProtocol> for Door {
             replies: Replies::All,
             clients: self.clients.clone(),
             subscribed: Rc::default(),
-            shard_listeners: BTreeMap::new(),
+            shard_subscriptions: BTreeMap::new(),
             wakes: Wakes::default(),
             tally: self.stats.tally(peer.worker),
             last: None,
@@ -393,7 +393,7 @@ impl Door {
             }
             return Err(LOGGED_OUT);
         }
-        if session.is_subscribed() && !session.is_resp3 && !may_listen_beside(command.name) {
+        if session.is_subscribed() && !session.is_resp3 && !may_run_while_subscribed(command.name) {
             let name = commands::name_of(command.number_of(args));
             return Err(Fail::new(format!(
                 "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed \
@@ -593,7 +593,7 @@ impl Door {
 
 /// Returns `true` if a connection may run the command in RESP2 while it is subscribed. Other replies could not be told
 /// from messages.
-fn may_listen_beside(name: &str) -> bool {
+fn may_run_while_subscribed(name: &str) -> bool {
     matches!(
         name,
         "SUBSCRIBE"

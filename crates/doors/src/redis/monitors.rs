@@ -19,7 +19,7 @@ use super::codec::Answer;
 use super::command::Command;
 use super::commands;
 use super::connection::{Door, Later, Session, mapped};
-use super::mouth::{Mouth, Opening};
+use super::receiver::{Receiver, Unconfirmed};
 
 /// Maximum size of a line. The rest of a longer one is left out.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -36,7 +36,7 @@ static HIDDEN: LazyLock<Vec<bool>> = LazyLock::new(|| {
 pub(super) struct Monitors {
     /// `true` while there are any: one relaxed read per command is all that they cost otherwise.
     is_on: AtomicBool,
-    all: RwLock<Vec<Arc<Eye>>>,
+    all: RwLock<Vec<Arc<Monitor>>>,
     security: Arc<Security>,
     answers: Answers,
     clock: Clock,
@@ -44,13 +44,13 @@ pub(super) struct Monitors {
 }
 
 /// A monitoring client.
-pub(super) struct Eye {
-    mouth: Arc<Mouth>,
+pub(super) struct Monitor {
+    receiver: Arc<Receiver>,
     /// Identity with which the client has logged in last.
     identity: Mutex<Arc<Identity>>,
 }
 
-impl Eye {
+impl Monitor {
     /// Continues on behalf of another identity, after the client has logged in again.
     pub(super) fn act_as(&self, identity: Arc<Identity>) {
         *self.identity.lock() = identity;
@@ -60,19 +60,19 @@ impl Eye {
 /// Registration of a monitoring client. Dropping it ends the monitoring.
 pub(super) struct Monitoring {
     monitors: Arc<Monitors>,
-    eye: Arc<Eye>,
+    monitor: Arc<Monitor>,
 }
 
 impl Monitoring {
-    pub(super) fn eye(&self) -> &Arc<Eye> {
-        &self.eye
+    pub(super) fn monitor(&self) -> &Arc<Monitor> {
+        &self.monitor
     }
 }
 
 impl Drop for Monitoring {
     fn drop(&mut self) {
         let mut all = self.monitors.all.write();
-        all.retain(|eye| !Arc::ptr_eq(eye, &self.eye));
+        all.retain(|monitor| !Arc::ptr_eq(monitor, &self.monitor));
         self.monitors.is_on.store(!all.is_empty(), Ordering::Relaxed);
     }
 }
@@ -102,12 +102,12 @@ impl Monitors {
     }
 
     /// Adds a monitoring client. It receives lines once its request is answered, and the second result is dropped.
-    pub(super) fn add(self: &Arc<Self>, client: &Arc<Client>, identity: &Arc<Identity>) -> (Monitoring, Opening) {
-        let mouth = Arc::new(Mouth::new(client.clone(), identity.clone()));
-        let eye = Arc::new(Eye { mouth: mouth.clone(), identity: Mutex::new(identity.clone()) });
-        self.all.write().push(eye.clone());
+    pub(super) fn add(self: &Arc<Self>, client: &Arc<Client>, identity: &Arc<Identity>) -> (Monitoring, Unconfirmed) {
+        let receiver = Arc::new(Receiver::new(client.clone(), identity.clone()));
+        let monitor = Arc::new(Monitor { receiver: receiver.clone(), identity: Mutex::new(identity.clone()) });
+        self.all.write().push(monitor.clone());
         self.is_on.store(true, Ordering::Relaxed);
-        (Monitoring { monitors: self.clone(), eye }, Opening(vec![mouth]))
+        (Monitoring { monitors: self.clone(), monitor }, Unconfirmed(vec![receiver]))
     }
 
     /// Writes a line about a command to all monitoring clients.
@@ -116,14 +116,14 @@ impl Monitors {
             return;
         }
         let line = Bytes::from(self.line(executor, database, command, args));
-        for eye in self.all.read().iter() {
-            let mouth = &eye.mouth;
-            let identity = eye.identity.lock().clone();
+        for monitor in self.all.read().iter() {
+            let receiver = &monitor.receiver;
+            let identity = monitor.identity.lock().clone();
             let may = self.security.is_valid(&identity)
                 && self.security.allows(&identity, Operation::Alter, &Resource::CLUSTER);
-            let client = &mouth.client;
+            let client = &receiver.client;
             let has_no_room = !client.outbox.is_empty() && self.answers.is_full(client.ip);
-            if may && !has_no_room && mouth.say(line.clone()) {
+            if may && !has_no_room && receiver.send(line.clone()) {
                 continue;
             }
             if may {

@@ -12,31 +12,31 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::clients::Client;
-use super::mouth::Mouth;
 use super::names::{Tenant, channel_name, channel_of};
+use super::receiver::Receiver;
 use super::writer::Writer;
 
 /// Subscribers of each shard channel.
 #[derive(Default)]
 pub(super) struct ShardChannels {
-    by_name: Mutex<BTreeMap<Vec<u8>, Vec<Arc<Mouth>>>>,
+    by_name: Mutex<BTreeMap<Vec<u8>, Vec<Arc<Receiver>>>>,
     slow: AtomicU64,
 }
 
 /// Subscription to a shard channel. Dropping it ends the subscription.
-pub(super) struct ShardListener {
+pub(super) struct ShardSubscription {
     channels: Arc<ShardChannels>,
     name: Vec<u8>,
-    mouth: Arc<Mouth>,
+    receiver: Arc<Receiver>,
     _hold: Hold,
 }
 
-impl Drop for ShardListener {
+impl Drop for ShardSubscription {
     fn drop(&mut self) {
         let mut by_name = self.channels.by_name.lock();
-        if let Some(mouths) = by_name.get_mut(&self.name) {
-            mouths.retain(|mouth| !Arc::ptr_eq(mouth, &self.mouth));
-            if mouths.is_empty() {
+        if let Some(receivers) = by_name.get_mut(&self.name) {
+            receivers.retain(|receiver| !Arc::ptr_eq(receiver, &self.receiver));
+            if receivers.is_empty() {
                 by_name.remove(&self.name);
             }
         }
@@ -44,19 +44,19 @@ impl Drop for ShardListener {
 }
 
 impl ShardChannels {
-    pub(super) fn listen(
+    pub(super) fn subscribe(
         self: &Arc<Self>,
         client: &Arc<Client>,
         identity: &Arc<Identity>,
         name: &[u8],
         hold: Hold,
-    ) -> ShardListener {
-        let mouth = Arc::new(Mouth::new(client.clone(), identity.clone()));
-        self.by_name.lock().entry(name.to_vec()).or_default().push(mouth.clone());
-        let opened = mouth.clone();
+    ) -> ShardSubscription {
+        let receiver = Arc::new(Receiver::new(client.clone(), identity.clone()));
+        self.by_name.lock().entry(name.to_vec()).or_default().push(receiver.clone());
+        let subscribed = receiver.clone();
         // A task that this thread spawns runs after the confirmation is written.
-        tokio::spawn(async move { opened.open() });
-        ShardListener { channels: self.clone(), name: name.to_vec(), mouth, _hold: hold }
+        tokio::spawn(async move { subscribed.confirm() });
+        ShardSubscription { channels: self.clone(), name: name.to_vec(), receiver, _hold: hold }
     }
 
     /// Publishes a message to the channel with this name of the broker, and returns the number of its receivers. They
@@ -64,43 +64,43 @@ impl ShardChannels {
     /// unread messages, and no memory for more, or if its client may no longer read the channel.
     pub(super) fn publish(&self, broker: &Broker, name: &[u8], message: &[u8]) -> usize {
         let answers = broker.answers();
-        let mut receivers = 0;
-        let mouths = self.by_name.lock().get(name).cloned().unwrap_or_default();
+        let mut count = 0;
+        let receivers = self.by_name.lock().get(name).cloned().unwrap_or_default();
         // By the protocol of the receiver, and by the name that it uses. All tenants of one channel are the same.
         let mut written: [Option<Bytes>; 4] = [const { None }; 4];
-        for mouth in &mouths {
-            if !mouth.is_permitted(&broker.security, name) {
-                mouth.client.outbox.close();
+        for receiver in &receivers {
+            if !receiver.is_permitted(&broker.security, name) {
+                receiver.client.outbox.close();
                 continue;
             }
-            receivers += 1;
-            let is_resp3 = mouth.client.about.lock().is_resp3;
-            let tenant = mouth.identity.tenant();
+            count += 1;
+            let is_resp3 = receiver.client.about.lock().is_resp3;
+            let tenant = receiver.identity.tenant();
             let bytes = written[usize::from(is_resp3) + 2 * usize::from(tenant.is_some())].get_or_insert_with(|| {
                 let mut writer = Writer::new(is_resp3);
                 writer.push(3);
                 let channel = channel_of(tenant, name).unwrap_or_default();
                 [&b"smessage"[..], channel, message].iter().for_each(|part| writer.bulk(part));
-                answers.overdraw(mouth.client.ip, writer.bytes.len()).charge(writer.bytes)
+                answers.overdraw(receiver.client.ip, writer.bytes.len()).charge(writer.bytes)
             });
-            let has_no_room = !mouth.client.outbox.is_empty() && answers.is_full(mouth.client.ip);
-            if has_no_room || !mouth.say(bytes.clone()) {
-                tracing::info!(client = mouth.client.address, "closed a connection that reads its channels slowly");
+            let has_no_room = !receiver.client.outbox.is_empty() && answers.is_full(receiver.client.ip);
+            if has_no_room || !receiver.send(bytes.clone()) {
+                tracing::info!(client = receiver.client.address, "closed a connection that reads its channels slowly");
                 self.slow.fetch_add(1, Ordering::Relaxed);
-                mouth.client.outbox.close();
+                receiver.client.outbox.close();
             }
         }
-        receivers
+        count
     }
 
     /// Returns the channels of a tenant, with the number of subscribers of each.
     pub(super) fn all(&self, tenant: Tenant<'_>) -> Vec<(Vec<u8>, usize)> {
         let by_name = self.by_name.lock();
         let channels = by_name.iter();
-        channels.filter_map(|(name, mouths)| Some((channel_of(tenant, name)?.to_vec(), mouths.len()))).collect()
+        channels.filter_map(|(name, receivers)| Some((channel_of(tenant, name)?.to_vec(), receivers.len()))).collect()
     }
 
-    pub(super) fn listeners(&self, tenant: Tenant<'_>, channel: &[u8]) -> usize {
+    pub(super) fn subscribers(&self, tenant: Tenant<'_>, channel: &[u8]) -> usize {
         self.by_name.lock().get(&channel_name(tenant, channel)).map_or(0, Vec::len)
     }
 

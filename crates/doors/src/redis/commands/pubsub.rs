@@ -13,15 +13,15 @@ use net::service::{Reply, once};
 use super::args::{is, matcher, pattern};
 use super::session::{now, written};
 use crate::redis::access::{Needs, permit};
-use crate::redis::channels::{Heard, Listener, Ready, Subscribed};
+use crate::redis::channels::{ChannelSubscription, Ready, Selector, Subscribed};
 use crate::redis::clients::About;
 use crate::redis::codec::{Answer, Follow};
 use crate::redis::command::{Command, own, wrong_part};
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail};
-use crate::redis::events::Registered;
-use crate::redis::mouth::Opening;
+use crate::redis::events::Registration;
 use crate::redis::names::{channel_name, topic_of};
+use crate::redis::receiver::Unconfirmed;
 use crate::redis::writer::Writer;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -65,17 +65,17 @@ const SUBSCRIBED_MAX: usize = 8192;
 
 impl Session {
     pub(in crate::redis) fn is_subscribed(&self) -> bool {
-        self.subscribed.borrow().count() + self.shard_listeners.len() > 0
+        self.subscribed.borrow().count() + self.shard_subscriptions.len() > 0
     }
 
     pub(in crate::redis) fn unsubscribe_all(&mut self) {
         self.subscribed.take();
-        self.shard_listeners.clear();
+        self.shard_subscriptions.clear();
         self.update_subscribed_info();
     }
 
     fn update_subscribed_info(&self) {
-        let shard_channels = self.shard_listeners.len();
+        let shard_channels = self.shard_subscriptions.len();
         self.update_info(|about| {
             self.subscribed.borrow().update_info(about);
             about.shard_channels = shard_channels;
@@ -127,29 +127,29 @@ fn try_publish(door: &Door, session: &mut Session, channel: &[u8], message: &[u8
 }
 
 fn subscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    listen(door, session, args, "subscribe", Heard::Channel, |subscribed| &mut subscribed.channels)
+    subscribe_to(door, session, args, "subscribe", Selector::Channel, |subscribed| &mut subscribed.channels)
 }
 
 fn psubscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    listen(
+    subscribe_to(
         door,
         session,
         args,
         "psubscribe",
-        |name| Heard::Pattern(Arc::new(Glob::new(&name))),
+        |name| Selector::Pattern(Arc::new(Glob::new(&name))),
         |subscribed| &mut subscribed.patterns,
     )
 }
 
-type Listeners = BTreeMap<Vec<u8>, Listener>;
+type Subscriptions = BTreeMap<Vec<u8>, ChannelSubscription>;
 
-fn listen(
+fn subscribe_to(
     door: &Door,
     session: &mut Session,
     args: &[&[u8]],
     word: &'static str,
-    heard: fn(Vec<u8>) -> Heard,
-    listeners: fn(&mut Subscribed) -> &mut Listeners,
+    selector: fn(Vec<u8>) -> Selector,
+    subscriptions: fn(&mut Subscribed) -> &mut Subscriptions,
 ) -> Reply<Answer, Later> {
     let mut writer = session.writer();
     let origin = Origin { connection: session.peer.id, thread: Some(session.peer.worker), ..Origin::default() };
@@ -164,35 +164,36 @@ fn listen(
     let names: Vec<Vec<u8>> = args[1..].iter().map(|name| name.to_vec()).collect();
     let mut work = async move {
         let mut ready = Vec::new();
-        let mut mouths = Vec::new();
+        let mut receivers = Vec::new();
         for name in names {
             let (is_new, count) = {
                 let mut subscribed = subscribed.borrow_mut();
-                (!listeners(&mut subscribed).contains_key(&name), subscribed.count())
+                (!subscriptions(&mut subscribed).contains_key(&name), subscribed.count())
             };
             if is_new {
                 if count == SUBSCRIBED_MAX {
-                    writer.error(&Fail::new(format!("ERR a connection listens to at most {SUBSCRIBED_MAX} channels")));
+                    writer
+                        .error(&Fail::new(format!("ERR a connection subscribes to at most {SUBSCRIBED_MAX} channels")));
                     continue;
                 }
                 if let Err(fail) = pattern(&name) {
                     writer.error(&fail);
                     continue;
                 }
-                let listening = async {
+                let subscribing = async {
                     let hold = broker.security.hold(broker::Door::Redis, &identity, Holding::Subscription)?;
-                    let heard = heard(name.clone());
-                    let events = events.register(&client, &identity, tenant.as_ref(), &heard);
-                    let heard = (tenant.clone(), heard);
-                    let (mut listener, is_ready) =
-                        channels.listen(&broker, &client, origin, permit.clone(), hold, heard).await?;
-                    listener.events = events;
-                    Ok::<_, engine::Error>((listener, is_ready))
+                    let selector = selector(name.clone());
+                    let events = events.register(&client, &identity, tenant.as_ref(), &selector);
+                    let selector = (tenant.clone(), selector);
+                    let (mut subscription, is_ready) =
+                        channels.subscribe(&broker, &client, origin, permit.clone(), hold, selector).await?;
+                    subscription.events = events;
+                    Ok::<_, engine::Error>((subscription, is_ready))
                 };
-                match listening.await {
-                    Ok((listener, is_ready)) => {
-                        mouths.extend(listener.events.as_ref().map(Registered::mouth));
-                        listeners(&mut subscribed.borrow_mut()).insert(name.clone(), listener);
+                match subscribing.await {
+                    Ok((subscription, is_ready)) => {
+                        receivers.extend(subscription.events.as_ref().map(Registration::receiver));
+                        subscriptions(&mut subscribed.borrow_mut()).insert(name.clone(), subscription);
                         ready.push(is_ready);
                     }
                     Err(error) => {
@@ -206,7 +207,7 @@ fn listen(
         subscribed.borrow().update_info(&mut client.about.lock());
         ready.into_iter().for_each(Ready::begin);
         let answer = Answer::Written(writer.bytes);
-        if mouths.is_empty() { answer } else { answer.before(Follow::Subscribed(Opening(mouths))) }
+        if receivers.is_empty() { answer } else { answer.before(Follow::Subscribed(Unconfirmed(receivers))) }
     }
     .boxed_local();
     // Only a pattern that matches many topics has to wait.
@@ -235,11 +236,11 @@ fn stop(
     session: &mut Session,
     args: &[&[u8]],
     word: &str,
-    listeners: fn(&mut Subscribed) -> &mut Listeners,
+    subscriptions: fn(&mut Subscribed) -> &mut Subscriptions,
 ) -> Reply<Answer, Later> {
     let mut writer = session.writer();
     let names: Vec<Vec<u8>> = match args {
-        [_] => listeners(&mut session.subscribed.borrow_mut()).keys().cloned().collect(),
+        [_] => subscriptions(&mut session.subscribed.borrow_mut()).keys().cloned().collect(),
         args => args[1..].iter().map(|name| name.to_vec()).collect(),
     };
     if names.is_empty() {
@@ -247,7 +248,7 @@ fn stop(
     }
     for name in names {
         let mut subscribed = session.subscribed.borrow_mut();
-        listeners(&mut subscribed).remove(&name);
+        subscriptions(&mut subscribed).remove(&name);
         write_change(&mut writer, word, Some(&name), subscribed.count());
     }
     session.update_subscribed_info();
@@ -265,10 +266,11 @@ fn spublish(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
 fn ssubscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     let mut writer = session.writer();
     for name in &args[1..] {
-        if !session.shard_listeners.contains_key(*name) {
-            if session.shard_listeners.len() == SUBSCRIBED_MAX {
-                writer
-                    .error(&Fail::new(format!("ERR a connection listens to at most {SUBSCRIBED_MAX} shard channels")));
+        if !session.shard_subscriptions.contains_key(*name) {
+            if session.shard_subscriptions.len() == SUBSCRIBED_MAX {
+                writer.error(&Fail::new(format!(
+                    "ERR a connection subscribes to at most {SUBSCRIBED_MAX} shard channels"
+                )));
                 continue;
             }
             if let Err(fail) = pattern(name) {
@@ -284,10 +286,10 @@ fn ssubscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answe
                 }
             };
             let full = channel_name(session.tenant(), name);
-            let listener = door.shard_channels.listen(&session.client, &identity, &full, hold);
-            session.shard_listeners.insert(name.to_vec(), listener);
+            let subscription = door.shard_channels.subscribe(&session.client, &identity, &full, hold);
+            session.shard_subscriptions.insert(name.to_vec(), subscription);
         }
-        write_change(&mut writer, "ssubscribe", Some(name), session.shard_listeners.len());
+        write_change(&mut writer, "ssubscribe", Some(name), session.shard_subscriptions.len());
     }
     session.update_subscribed_info();
     now(writer)
@@ -296,15 +298,15 @@ fn ssubscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answe
 fn sunsubscribe(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     let mut writer = session.writer();
     let names: Vec<Vec<u8>> = match args {
-        [_] => session.shard_listeners.keys().cloned().collect(),
+        [_] => session.shard_subscriptions.keys().cloned().collect(),
         args => args[1..].iter().map(|name| name.to_vec()).collect(),
     };
     if names.is_empty() {
         write_change(&mut writer, "sunsubscribe", None, 0);
     }
     for name in names {
-        session.shard_listeners.remove(&name);
-        write_change(&mut writer, "sunsubscribe", Some(&name), session.shard_listeners.len());
+        session.shard_subscriptions.remove(&name);
+        write_change(&mut writer, "sunsubscribe", Some(&name), session.shard_subscriptions.len());
     }
     session.update_subscribed_info();
     now(writer)
@@ -338,10 +340,10 @@ fn pubsub(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
                 write_channels(writer, door.shard_channels.all(tenant), pattern)?;
             }
             [word, channels @ ..] if is(word, "NUMSUB") => {
-                write_counts(writer, channels, |channel| door.channels.listeners(tenant, channel));
+                write_counts(writer, channels, |channel| door.channels.subscribers(tenant, channel));
             }
             [word, channels @ ..] if is(word, "SHARDNUMSUB") => {
-                write_counts(writer, channels, |channel| door.shard_channels.listeners(tenant, channel));
+                write_counts(writer, channels, |channel| door.shard_channels.subscribers(tenant, channel));
             }
             [word] if is(word, "NUMPAT") => writer.len(door.channels.patterns(tenant)),
             _ => return Err(wrong_part("PUBSUB", args[1])),

@@ -257,7 +257,7 @@ fn log_in(
     let identity = session.identity.clone();
     let hold = session.hold.clone();
     let tracked = session.tracked.clone();
-    let eye = session.monitoring.as_ref().map(|monitoring| monitoring.eye().clone());
+    let monitor = session.monitoring.as_ref().map(|monitoring| monitoring.monitor().clone());
     let mut writer = session.writer();
     let is_required = door.is_login_required;
     let source = source_of(&session.client);
@@ -299,7 +299,7 @@ fn log_in(
                     broker::act_as(logged_in.user());
                     let logged_in = Arc::new(logged_in);
                     tracked.iter().for_each(|tracked| tracked.act_as(logged_in.clone()));
-                    eye.iter().for_each(|eye| eye.act_as(logged_in.clone()));
+                    monitor.iter().for_each(|monitor| monitor.act_as(logged_in.clone()));
                     identity.replace(logged_in);
                     peer.is_known.set(true);
                     if is_required {

@@ -139,10 +139,10 @@ fn write_slow(door: &Door, count: usize, writer: &mut Writer) {
 fn monitor(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
     if session.monitoring.is_none() {
         let identity = session.identity.borrow().clone();
-        let (monitoring, opening) = door.monitors.add(&session.client, &identity);
+        let (monitoring, unconfirmed) = door.monitors.add(&session.client, &identity);
         session.monitoring = Some(monitoring);
         session.update_info(|about| about.is_monitoring = true);
-        return Reply::Now(Answer::Fixed(b"+OK\r\n").before(Follow::Subscribed(opening)));
+        return Reply::Now(Answer::Fixed(b"+OK\r\n").before(Follow::Subscribed(unconfirmed)));
     }
     ok()
 }

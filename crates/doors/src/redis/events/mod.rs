@@ -19,10 +19,10 @@ use engine::glob::literal_start;
 use engine::security::TenantName;
 use parking_lot::{Mutex, RwLock};
 
-use super::channels::Heard;
+use super::channels::Selector;
 use super::clients::Client;
-use super::mouth::Mouth;
 use super::names::{channel_name, database_of, prefix};
+use super::receiver::Receiver;
 use super::writer::Writer;
 use flags::{Class, Flags};
 pub(super) use table::{operation, operations};
@@ -44,45 +44,45 @@ pub(super) struct Events {
     security: Arc<Security>,
     answers: Answers,
     /// Subscriptions by the prefixes of their tenants: the changes of others cost them nothing.
-    ears: RwLock<HashMap<String, Vec<Arc<Ear>>>>,
+    subscriptions: RwLock<HashMap<String, Vec<Arc<Subscription>>>>,
     /// Messages written to connections.
     messages: AtomicU64,
     slow: AtomicU64,
 }
 
 /// A subscription whose channel or pattern may match those of events.
-struct Ear {
-    heard: Heard,
+struct Subscription {
+    selector: Selector,
     tenant: Option<TenantName>,
-    mouth: Arc<Mouth>,
+    receiver: Arc<Receiver>,
     /// `true` once nothing more may be written. Locked during each message.
     is_over: Mutex<bool>,
 }
 
 /// Registration of a subscription. Dropping it ends the delivery of events.
-pub(super) struct Registered {
+pub(super) struct Registration {
     events: Arc<Events>,
-    ear: Arc<Ear>,
+    subscription: Arc<Subscription>,
 }
 
-impl Drop for Registered {
+impl Drop for Registration {
     fn drop(&mut self) {
-        *self.ear.is_over.lock() = true;
-        let mut ears = self.events.ears.write();
-        let of_tenant = prefix(self.ear.tenant.as_ref());
-        if let Some(all) = ears.get_mut(of_tenant) {
-            all.retain(|ear| !Arc::ptr_eq(ear, &self.ear));
+        *self.subscription.is_over.lock() = true;
+        let mut subscriptions = self.events.subscriptions.write();
+        let of_tenant = prefix(self.subscription.tenant.as_ref());
+        if let Some(all) = subscriptions.get_mut(of_tenant) {
+            all.retain(|subscription| !Arc::ptr_eq(subscription, &self.subscription));
             if all.is_empty() {
-                ears.remove(of_tenant);
+                subscriptions.remove(of_tenant);
             }
         }
     }
 }
 
-impl Registered {
-    /// Returns the destination, which is opened once the confirmation of the subscription is written.
-    pub(super) fn mouth(&self) -> Arc<Mouth> {
-        self.ear.mouth.clone()
+impl Registration {
+    /// Returns the receiver, which is confirmed once the confirmation of the subscription is written.
+    pub(super) fn receiver(&self) -> Arc<Receiver> {
+        self.subscription.receiver.clone()
     }
 }
 
@@ -92,7 +92,7 @@ impl Events {
             flags: AtomicU16::new(0),
             security: broker.security.clone(),
             answers: broker.answers().clone(),
-            ears: RwLock::default(),
+            subscriptions: RwLock::default(),
             messages: AtomicU64::new(0),
             slow: AtomicU64::new(0),
         }
@@ -129,11 +129,11 @@ impl Events {
         client: &Arc<Client>,
         identity: &Arc<Identity>,
         tenant: Option<&TenantName>,
-        heard: &Heard,
-    ) -> Option<Registered> {
-        let may_match = match heard {
-            Heard::Channel(name) => name.starts_with(FIRST),
-            Heard::Pattern(glob) => {
+        selector: &Selector,
+    ) -> Option<Registration> {
+        let may_match = match selector {
+            Selector::Channel(name) => name.starts_with(FIRST),
+            Selector::Pattern(glob) => {
                 let literal = literal_start(glob.pattern());
                 literal.starts_with(FIRST) || FIRST.starts_with(literal)
             }
@@ -141,40 +141,41 @@ impl Events {
         if !may_match {
             return None;
         }
-        let mouth = Arc::new(Mouth::new(client.clone(), identity.clone()));
-        let ear = Ear { heard: heard.clone(), tenant: tenant.cloned(), mouth, is_over: Mutex::new(false) };
-        let ear = Arc::new(ear);
-        self.ears.write().entry(prefix(tenant).to_owned()).or_default().push(ear.clone());
-        Some(Registered { events: self.clone(), ear })
+        let receiver = Arc::new(Receiver::new(client.clone(), identity.clone()));
+        let subscription =
+            Subscription { selector: selector.clone(), tenant: tenant.cloned(), receiver, is_over: Mutex::new(false) };
+        let subscription = Arc::new(subscription);
+        self.subscriptions.write().entry(prefix(tenant).to_owned()).or_default().push(subscription.clone());
+        Some(Registration { events: self.clone(), subscription })
     }
 
     /// Publishes one message to the subscriptions of a database. They share its bytes.
     fn publish(&self, (of_tenant, number): (&str, usize), kind: &[u8], name: &[u8], message: &[u8]) {
-        let ears = self.ears.read();
-        let Some(ears) = ears.get(of_tenant) else {
+        let subscriptions = self.subscriptions.read();
+        let Some(subscriptions) = subscriptions.get(of_tenant) else {
             return;
         };
         let channel = [kind, number.to_string().as_bytes(), b"__:", name].concat();
-        for ear in ears {
-            if ear.hears(&channel) {
-                self.say(ear, &channel, message);
+        for subscription in subscriptions {
+            if subscription.matches(&channel) {
+                self.send(subscription, &channel, message);
             }
         }
     }
 
-    fn say(&self, ear: &Ear, channel: &[u8], message: &[u8]) {
-        let full = channel_name(ear.tenant.as_ref(), channel);
-        if !ear.mouth.may_read(&self.security, &full) {
+    fn send(&self, subscription: &Subscription, channel: &[u8], message: &[u8]) {
+        let full = channel_name(subscription.tenant.as_ref(), channel);
+        if !subscription.receiver.may_read(&self.security, &full) {
             return;
         }
-        let client = &ear.mouth.client;
+        let client = &subscription.receiver.client;
         let mut writer = Writer::new(client.about.lock().is_resp3);
-        match &ear.heard {
-            Heard::Channel(_) => {
+        match &subscription.selector {
+            Selector::Channel(_) => {
                 writer.push(3);
                 writer.bulk(b"message");
             }
-            Heard::Pattern(pattern) => {
+            Selector::Pattern(pattern) => {
                 writer.push(4);
                 writer.bulk(b"pmessage");
                 writer.bulk(pattern.pattern());
@@ -182,14 +183,14 @@ impl Events {
         }
         writer.bulk(channel);
         writer.bulk(message);
-        let is_over = ear.is_over.lock();
+        let is_over = subscription.is_over.lock();
         if *is_over {
             return;
         }
         self.messages.fetch_add(1, Ordering::Relaxed);
         let has_no_room = !client.outbox.is_empty() && self.answers.is_full(client.ip);
         let bytes: Bytes = self.answers.overdraw(client.ip, writer.bytes.len()).charge(writer.bytes);
-        if has_no_room || !ear.mouth.say(bytes) {
+        if has_no_room || !subscription.receiver.send(bytes) {
             tracing::info!(client = client.address, "closed a connection that reads its keyspace events slowly");
             self.slow.fetch_add(1, Ordering::Relaxed);
             client.outbox.close();
@@ -197,8 +198,12 @@ impl Events {
     }
 
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
-        let ears = self.ears.read().values().map(Vec::len).sum::<usize>() as u64;
-        out.gauge("thalweg_redis_event_subscriptions", "Subscriptions that may receive keyspace events", ears)?;
+        let subscriptions = self.subscriptions.read().values().map(Vec::len).sum::<usize>() as u64;
+        out.gauge(
+            "thalweg_redis_event_subscriptions",
+            "Subscriptions that may receive keyspace events",
+            subscriptions,
+        )?;
         let messages = self.messages.load(Ordering::Relaxed);
         out.counter("thalweg_redis_event_messages", "Messages about keyspace events to subscribers", messages)?;
         let slow = self.slow.load(Ordering::Relaxed);
@@ -210,11 +215,11 @@ impl Events {
     }
 }
 
-impl Ear {
-    fn hears(&self, channel: &[u8]) -> bool {
-        match &self.heard {
-            Heard::Channel(name) => name == channel,
-            Heard::Pattern(glob) => glob.matches(channel),
+impl Subscription {
+    fn matches(&self, channel: &[u8]) -> bool {
+        match &self.selector {
+            Selector::Channel(name) => name == channel,
+            Selector::Pattern(glob) => glob.matches(channel),
         }
     }
 }
@@ -226,7 +231,8 @@ impl Events {
         if !flags.publishes() {
             return;
         }
-        let Some(database) = database_of(cache).filter(|(of_tenant, _)| self.ears.read().contains_key(*of_tenant))
+        let Some(database) =
+            database_of(cache).filter(|(of_tenant, _)| self.subscriptions.read().contains_key(*of_tenant))
         else {
             return;
         };

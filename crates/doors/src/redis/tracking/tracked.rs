@@ -298,12 +298,12 @@ impl Tracked {
 
 impl Delivery {
     fn write_to(&self, target: &Client, is_broadcast: bool, mut keys: Vec<Option<Box<[u8]>>>, is_redirected: bool) {
-        let (is_resp3, is_listening) = {
+        let (is_resp3, is_subscribed) = {
             let about = target.about.lock();
             (about.is_resp3, about.channels + about.patterns + about.shard_channels > 0)
         };
         // As in Redis, a client of RESP2 that is not subscribed receives nothing.
-        if !(is_resp3 || is_redirected && is_listening) {
+        if !(is_resp3 || is_redirected && is_subscribed) {
             return;
         }
         let mut writer = Writer::new(is_resp3);

@@ -5,23 +5,23 @@ use super::commands::{Redis, server};
 use crate::support::server::{Server, metric, until};
 
 /// Returns a subscriber of all events of the server.
-fn listener(server: &Server) -> Redis {
+fn subscriber(server: &Server) -> Redis {
     let mut redis = Redis::open(server);
     assert_eq!(redis.call("PSUBSCRIBE __key*@*__:*"), "(psubscribe __key*@*__:* :1)");
     redis
 }
 
 /// Returns the messages that the subscriber has received so far, without the pattern.
-fn heard(redis: &mut Redis) -> Vec<String> {
+fn received(redis: &mut Redis) -> Vec<String> {
     redis.ask("PING end");
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     loop {
         let answer = redis.answer();
         if answer == "(pong end)" {
-            return heard;
+            return received;
         }
         let message = answer.strip_prefix("(pmessage __key*@*__:* ").and_then(|rest| rest.strip_suffix(')'));
-        heard.push(message.unwrap_or_else(|| panic!("no message: {answer}")).to_owned());
+        received.push(message.unwrap_or_else(|| panic!("no message: {answer}")).to_owned());
     }
 }
 
@@ -30,14 +30,14 @@ async fn events_name_the_key_the_database_and_what_was_done() {
     let server = server(&["redis_keyspace_events=KEA"]);
     let mut redis = Redis::open(&server);
     assert_eq!(redis.call("CONFIG GET notify-keyspace-events"), "(notify-keyspace-events AKE)");
-    let mut events = listener(&server);
+    let mut events = subscriber(&server);
     assert_eq!(redis.call("SET k v EX 100"), "+OK");
     let set = ["__keyspace@0__:k set", "__keyevent@0__:set k", "__keyspace@0__:k expire", "__keyevent@0__:expire k"];
-    assert_eq!(heard(&mut events), set);
+    assert_eq!(received(&mut events), set);
     assert_eq!((redis.call("SELECT 3"), redis.call("RPUSH l a")), ("+OK".to_owned(), ":1".to_owned()));
     assert_eq!(redis.call("LPOP l"), "a");
     assert_eq!(
-        heard(&mut events),
+        received(&mut events),
         [
             "__keyspace@3__:l rpush",
             "__keyevent@3__:rpush l",
@@ -50,7 +50,7 @@ async fn events_name_the_key_the_database_and_what_was_done() {
     // Only the wanted classes, to the wanted kind of channel.
     assert_eq!(redis.call("CONFIG SET notify-keyspace-events Kl"), "+OK");
     assert_eq!((redis.call("SET k v"), redis.call("RPUSH l a")), ("+OK".to_owned(), ":1".to_owned()));
-    assert_eq!(heard(&mut events), ["__keyspace@3__:l rpush"]);
+    assert_eq!(received(&mut events), ["__keyspace@3__:l rpush"]);
     let why = "-ERR CONFIG SET failed (possibly related to argument 'notify-keyspace-events') - Invalid event class \
                character. Use 'Ag$lshzxeKEtmdn'.";
     assert_eq!(redis.call("CONFIG SET notify-keyspace-events Kq"), why);
@@ -59,21 +59,21 @@ async fn events_name_the_key_the_database_and_what_was_done() {
         (redis.call("CONFIG SET notify-keyspace-events :"), redis.call("RPUSH l b")),
         (why.to_owned(), ":2".to_owned())
     );
-    assert_eq!(heard(&mut events), ["__keyspace@3__:l rpush"]);
+    assert_eq!(received(&mut events), ["__keyspace@3__:l rpush"]);
 }
 
 #[tokio::test]
 async fn steps_scripts_and_other_doors_publish_their_effects() {
     let server = server(&["redis_keyspace_events=EAnm"]);
     let mut redis = Redis::open(&server);
-    let mut events = listener(&server);
+    let mut events = subscriber(&server);
     assert_eq!(redis.call("MULTI"), "+OK");
     for queued in ["INCR n", "SADD s a", "RENAME s t", "XADD x 1-1 f v"] {
         assert_eq!(redis.call(queued), "+QUEUED");
     }
     assert_eq!(redis.call("EXEC"), "(:1 :1 +OK 1-1)");
     assert_eq!(
-        heard(&mut events),
+        received(&mut events),
         [
             "__keyevent@0__:new n",
             "__keyevent@0__:incrby n",
@@ -93,12 +93,12 @@ async fn steps_scripts_and_other_doors_publish_their_effects() {
         b"t",
     ]));
     assert_eq!(redis.answer(), "nil");
-    assert_eq!(heard(&mut events), ["__keyevent@0__:srem t", "__keyevent@0__:del t", "__keyevent@0__:keymiss t"]);
+    assert_eq!(received(&mut events), ["__keyevent@0__:srem t", "__keyevent@0__:del t", "__keyevent@0__:keymiss t"]);
     let cache = server.client("tcp").await.cache("db0");
     cache.put("native", "1").await.expect("put");
     assert!(cache.delete("native").await.expect("deleted"));
     assert_eq!(
-        heard(&mut events),
+        received(&mut events),
         ["__keyevent@0__:new native", "__keyevent@0__:set native", "__keyevent@0__:del native"]
     );
     // A client that is served while it blocks takes the item after the push.
@@ -107,7 +107,7 @@ async fn steps_scripts_and_other_doors_publish_their_effects() {
     super::commands::until_blocked(&server, 1).await;
     assert_eq!(redis.call("RPUSH a one"), ":1");
     assert_eq!(blocked.answer(), "one");
-    let served = heard(&mut events);
+    let served = received(&mut events);
     let order = ["rpush a", "lpop a", "del a", "new b", "rpush b"].map(|event| format!("__keyevent@0__:{event}"));
     let found: Vec<_> = served.iter().filter(|event| order.contains(event)).cloned().collect();
     assert_eq!(found, order, "{served:?}");
@@ -117,15 +117,15 @@ async fn steps_scripts_and_other_doors_publish_their_effects() {
 async fn keys_that_expire_or_are_evicted_publish_it_when_it_happens() {
     let server = server(&["redis_keyspace_events=Exe"]);
     let mut redis = Redis::open(&server);
-    let mut events = listener(&server);
+    let mut events = subscriber(&server);
     // No client reads this key: the broker removes it.
     assert_eq!(redis.call("SET gone v PX 20"), "+OK");
     assert_eq!(events.answer(), "(pmessage __key*@*__:* __keyevent@0__:expired gone)");
     assert_eq!(redis.call("GET gone"), "nil");
-    assert_eq!(heard(&mut events), [""; 0]);
+    assert_eq!(received(&mut events), [""; 0]);
     // An expiry time in the past removes the key at once, which is no expiry.
     assert_eq!((redis.call("SET k v"), redis.call("PEXPIREAT k 1")), ("+OK".to_owned(), ":1".to_owned()));
-    assert_eq!(heard(&mut events), [""; 0]);
+    assert_eq!(received(&mut events), [""; 0]);
     let client = server.client("tcp").await;
     let settings = client::CacheSettings {
         bytes_max: Some(256 << 10),
@@ -138,7 +138,7 @@ async fn keys_that_expire_or_are_evicted_publish_it_when_it_happens() {
     let mut evicted = Vec::new();
     for number in 0..1000 {
         assert_eq!(redis.call(&format!("SET key{number} {value}")), "+OK");
-        evicted.extend(heard(&mut events));
+        evicted.extend(received(&mut events));
     }
     let left = redis.call("DBSIZE");
     let left: usize = left.trim_start_matches(':').parse().expect("a number");
@@ -158,7 +158,7 @@ async fn subscriptions_of_events_end_and_a_subscriber_that_does_not_read_is_disc
     assert_eq!(events.call("UNSUBSCRIBE"), "(unsubscribe __keyspace@0__:k :0)");
     assert_eq!(metric(&client, "thalweg_redis_event_subscriptions").await, 0);
     assert_eq!((redis.call("SET k 2"), events.call("PING")), ("+OK".to_owned(), "+PONG".to_owned()));
-    let slow = listener(&server);
+    let slow = subscriber(&server);
     let key = "k".repeat(60_000);
     until("the end of the slow subscriber", async || {
         assert_eq!(redis.call(&format!("SET {key} v")), "+OK");

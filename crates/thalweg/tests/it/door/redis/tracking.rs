@@ -17,15 +17,15 @@ fn id_of(redis: &mut Redis) -> String {
 }
 
 /// Returns the invalidations that a client has received so far.
-fn heard(redis: &mut Redis) -> Vec<String> {
+fn received(redis: &mut Redis) -> Vec<String> {
     redis.ask("PING end");
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     loop {
         let answer = redis.answer();
         if answer == "end" || answer == "(pong end)" {
-            return heard;
+            return received;
         }
-        heard.push(answer);
+        received.push(answer);
     }
 }
 
@@ -43,7 +43,7 @@ async fn a_client_is_told_once_about_each_key_that_it_has_read() {
     assert_eq!((writer.call("SET k 1"), writer.call("SET k 2")), ("+OK".to_owned(), "+OK".to_owned()));
     assert_eq!(reader.answer(), ">(invalidate (k))");
     assert_eq!(writer.call("SET other 1"), "+OK");
-    assert_eq!(heard(&mut reader), NONE);
+    assert_eq!(received(&mut reader), NONE);
     // Keys that expire, in a transaction, of a script, and changed through another door.
     assert_eq!(reader.call("MGET a b c d"), "(null null null null)");
     assert_eq!((writer.call("MULTI"), writer.call("SET a 1 PX 30"), writer.call("INCR b")).2, "+QUEUED");
@@ -62,7 +62,7 @@ async fn a_client_is_told_once_about_each_key_that_it_has_read() {
     assert_eq!(reader.answer(), ">(invalidate null)");
     assert_eq!(reader.call("CLIENT TRACKING OFF"), "+OK");
     assert_eq!((reader.call("GET k"), writer.call("SET k 4")), ("null".to_owned(), "+OK".to_owned()));
-    assert_eq!(heard(&mut reader), NONE);
+    assert_eq!(received(&mut reader), NONE);
     assert_eq!(metric(&client, "thalweg_redis_tracking_clients").await, 0);
 }
 
@@ -83,7 +83,7 @@ async fn clients_choose_what_is_tracked() {
     assert_eq!(reader.answer(), ">(invalidate (b))");
     assert_eq!((reader.call("CLIENT CACHING YES"), reader.call("GET b")), ("+OK".to_owned(), "v".to_owned()));
     assert_eq!(reader.call("SET b 2"), "+OK");
-    assert_eq!(heard(&mut reader), NONE);
+    assert_eq!(received(&mut reader), NONE);
     let refused = "-ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.";
     assert_eq!(reader.call("CLIENT CACHING NO"), refused);
     assert_eq!(
@@ -97,7 +97,7 @@ async fn clients_choose_what_is_tracked() {
     assert_eq!(reader.call("GET c"), "v");
     ["a", "c"].into_iter().for_each(&mut change);
     assert_eq!(reader.answer(), ">(invalidate (c))");
-    assert_eq!(heard(&mut reader), NONE);
+    assert_eq!(received(&mut reader), NONE);
     assert_eq!(reader.call("CLIENT TRACKING OFF"), "+OK");
     assert_eq!(reader.call("CLIENT TRACKING ON BCAST PREFIX user: PREFIX item:"), "+OK");
     assert!(reader.call("CLIENT TRACKING ON BCAST PREFIX user:1").starts_with("-ERR Prefix 'user:1' overlaps"));
@@ -110,7 +110,7 @@ async fn clients_choose_what_is_tracked() {
     }
     let separate = ">(invalidate (user:1)) >(invalidate (item:1))";
     assert!(both == separate || both == ">(invalidate (item:1 user:1))", "{both}");
-    assert_eq!(heard(&mut reader), NONE);
+    assert_eq!(received(&mut reader), NONE);
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn invalidations_are_redirected_until_their_receiver_has_gone() {
     assert_eq!(receiver.answer(), "(message __redis__:invalidate (k))");
     assert_eq!(writer.call("FLUSHALL"), "+OK");
     assert_eq!(receiver.answer(), "(message __redis__:invalidate nil)");
-    assert_eq!(heard(&mut reader), NONE);
+    assert_eq!(received(&mut reader), NONE);
     assert_eq!(
         (reader.call("GET k"), writer.call(&format!("CLIENT KILL ID {id}"))),
         ("null".to_owned(), ":1".to_owned())
@@ -198,15 +198,15 @@ async fn a_client_that_reads_slowly_is_told_that_all_keys_have_changed() {
         assert_eq!(writer.call(&format!("SET {key}{number} v")), "+OK");
     }
     assert_eq!(writer.call("SET last v"), "+OK");
-    let (mut values, mut has_heard_all, mut is_last) = (0, false, false);
+    let (mut values, mut has_received_all, mut is_last) = (0, false, false);
     while values < replies || !is_last {
         let answer = reader.answer();
         values += i32::from(answer == value);
         // The last change may be among those that became one, and values may follow.
         is_last |= answer == ">(invalidate null)" || answer.ends_with("last))");
-        has_heard_all |= answer == ">(invalidate null)";
+        has_received_all |= answer == ">(invalidate null)";
     }
-    assert!(has_heard_all);
+    assert!(has_received_all);
     assert_eq!(metric(&client, "thalweg_redis_slow_tracking_clients_total").await, 0);
 }
 

@@ -17,8 +17,8 @@ use super::clients::Client;
 /// Redis.
 const QUEUE_BYTES_MAX: usize = 8 << 20;
 
-/// Destination of the messages of one subscription.
-pub(super) struct Mouth {
+/// Connection that receives the messages of one subscription, or the lines of `MONITOR`.
+pub(super) struct Receiver {
     pub(super) client: Arc<Client>,
     pub(super) identity: Arc<Identity>,
     /// Generation of the permissions in which the client was last permitted to read the channel.
@@ -28,32 +28,32 @@ pub(super) struct Mouth {
 }
 
 /// Subscriptions whose confirmation is not written yet. Dropping it when it is lets their messages follow.
-pub(super) struct Opening(pub(super) Vec<Arc<Mouth>>);
+pub(super) struct Unconfirmed(pub(super) Vec<Arc<Receiver>>);
 
-impl fmt::Debug for Opening {
+impl fmt::Debug for Unconfirmed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Opening").field(&self.0.len()).finish()
+        f.debug_tuple("Unconfirmed").field(&self.0.len()).finish()
     }
 }
 
-impl Drop for Opening {
+impl Drop for Unconfirmed {
     fn drop(&mut self) {
-        let mouths = std::mem::take(&mut self.0);
+        let receivers = std::mem::take(&mut self.0);
         // A task that this thread spawns runs after the turn, which writes the confirmation. Without a runtime, the
         // server has ended.
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move { mouths.iter().for_each(|mouth| mouth.open()) });
+            runtime.spawn(async move { receivers.iter().for_each(|receiver| receiver.confirm()) });
         }
     }
 }
 
-impl Mouth {
+impl Receiver {
     pub(super) fn new(client: Arc<Client>, identity: Arc<Identity>) -> Self {
         Self { client, identity, permitted_in: AtomicU64::new(0), early: Mutex::new(Some((Vec::new(), 0))) }
     }
 
     /// Writes a message and returns `true` if the connection keeps up.
-    pub(super) fn say(&self, message: Bytes) -> bool {
+    pub(super) fn send(&self, message: Bytes) -> bool {
         let mut early = self.early.lock();
         let waiting = match &mut *early {
             Some((early, bytes)) => {
@@ -94,7 +94,7 @@ impl Mouth {
     }
 
     /// Writes the early messages after the subscription is confirmed.
-    pub(super) fn open(&self) {
+    pub(super) fn confirm(&self) {
         // Held during the write, so that a later message is not written before.
         let mut early = self.early.lock();
         let (messages, _) = early.take().unwrap_or_default();
