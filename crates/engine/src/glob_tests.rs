@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use crate::glob::{Glob, Matcher, ends_with_star, matches};
+use crate::glob::{Glob, GlobSet, Matcher, ends_with_star, literal_start, matches};
 
 /// Matcher that compares each byte of the text with the text of the pattern, as `stringmatchlen` in `util.c` of Redis
 /// does.
@@ -224,6 +224,68 @@ proptest! {
             prop_assert_eq!(Matcher::new(pattern.as_bytes()).matches(text.as_bytes()), wanted);
         }
     }
+}
+
+/// Returns the numbers of the patterns of a set that match.
+fn found(set: &GlobSet, text: &[u8]) -> Vec<usize> {
+    let mut found = Vec::new();
+    assert!(set.find(text, |number| found.push(number)) <= text.len());
+    found.sort_unstable();
+    found
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Patterns that end in any word of the states, and texts that are longer than what is read before a check.
+    #[test]
+    fn patterns_of_a_set_match_as_each_of_them_does(
+        pieces in proptest::collection::vec(proptest::collection::vec(piece(), 0..8), 1..20),
+        texts in proptest::collection::vec("[abc*-]{0,12}", 1..4),
+        long in "(a{0,40}[ab]){0,8}",
+    ) {
+        let mut globs: Vec<Glob> = pieces.iter().map(|pieces| Glob::new(pieces.concat().as_bytes())).collect();
+        while globs.iter().map(Glob::states).sum::<usize>() > GlobSet::STATES_MAX {
+            globs.pop();
+        }
+        let set = GlobSet::new(&globs).expect("they have few states");
+        for text in texts.iter().chain([&long]) {
+            let text = text.as_bytes();
+            let wanted: Vec<usize> =
+                (0..globs.len()).filter(|number| reference::matches(globs[*number].pattern(), text)).collect();
+            let patterns: Vec<_> = globs.iter().map(|glob| String::from_utf8_lossy(glob.pattern())).collect();
+            prop_assert_eq!(found(&set, text), wanted, "{:?} {:?}", patterns, String::from_utf8_lossy(text));
+        }
+    }
+
+    #[test]
+    fn a_prefix_matches_as_its_pattern_does(pieces in proptest::collection::vec(piece(), 0..4), text in "[ab]{1,6}") {
+        let glob = Glob::new(pieces.concat().as_bytes());
+        if glob.is_prefix() {
+            let begins = text.as_bytes().starts_with(literal_start(glob.pattern()));
+            prop_assert_eq!(glob.matches(text.as_bytes()), begins, "{:?}", glob);
+        }
+    }
+}
+
+#[test]
+fn a_set_has_a_maximum_and_reads_a_text_once() {
+    let long = Glob::new(format!("*{}*", "a".repeat(GlobSet::STATES_MAX - 1)).as_bytes());
+    let text = vec![b'a'; 65_535];
+    let set = GlobSet::new([&long]).expect("all states");
+    assert_eq!((found(&set, &text), set.find(&text[..300], |_| ())), (vec![0], 256));
+    assert!(GlobSet::new([&long, &Glob::new(b"")]).is_none());
+    // Patterns that match any rest, or none, do not read it.
+    let globs = [Glob::new(b"__key*__:*"), Glob::new(b"__keyevent@*__:exp*"), Glob::new(b"b*a*")];
+    let set = GlobSet::new(&globs).expect("few states");
+    let channel = [b"__keyspace@0__:", &text[..]].concat();
+    assert_eq!((found(&set, &channel), set.find(&channel, |_| ())), (vec![0], 64));
+    // Any number of patterns costs one pass.
+    let globs: Vec<Glob> = (0..32).map(|number| Glob::new(format!("*{number:02}a*b*").as_bytes())).collect();
+    let set = GlobSet::new(&globs).expect("few states");
+    assert_eq!(set.find(&text, |number| panic!("{number}")), text.len());
+    assert!(Glob::new(b"*").is_prefix() && Glob::new(b"ab**").is_prefix());
+    assert!(!Glob::new(b"a?*").is_prefix() && !Glob::new(b"ab").is_prefix() && !Glob::new(b"a\\**").is_prefix());
 }
 
 /// Without masks, these comparisons take minutes.

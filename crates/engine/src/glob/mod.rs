@@ -3,11 +3,15 @@
 //! A text is compared with a pattern in time proportional to the length of the text times one for each 64 tokens of the
 //! pattern, for every pattern: patterns and texts come from clients, and a thread that compares them serves others.
 
+mod set;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use memchr::memchr;
 use smallvec::{SmallVec, smallvec};
+
+pub use set::GlobSet;
 
 /// Maximum product of both lengths for which a pattern that is used once is not compiled.
 const SMALL: usize = 1 << 14;
@@ -247,6 +251,28 @@ impl Glob {
     /// Returns the text of the pattern.
     pub fn pattern(&self) -> &[u8] {
         &self.pattern
+    }
+
+    /// Returns the number of tokens other than stars.
+    pub fn tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Returns the number of stars, where several in a row are one. With at most one, each token has one place in a
+    /// text.
+    pub fn stars(&self) -> usize {
+        self.stars.len()
+    }
+
+    /// Returns the number of states that the pattern has in a [`GlobSet`].
+    pub fn states(&self) -> usize {
+        self.tokens.len() + 1
+    }
+
+    /// Returns `true` if exactly the texts that begin with [`literal_start`], and are not empty, match.
+    pub fn is_prefix(&self) -> bool {
+        let count = self.tokens.len();
+        *self.stars == [count as u32] && literal_start(&self.pattern).len() == count
     }
 
     /// Returns `true` if the text matches, as [`matches()`] does.
