@@ -19,6 +19,7 @@ mod names;
 mod notices;
 mod pause;
 mod permissions;
+mod prefixes;
 mod rdb;
 mod receiver;
 mod refusals;

@@ -122,8 +122,7 @@ impl Monitors {
             let may = self.security.is_valid(&identity)
                 && self.security.allows(&identity, Operation::Alter, &Resource::CLUSTER);
             let client = &receiver.client;
-            let has_no_room = !client.outbox.is_empty() && self.answers.is_full(client.ip);
-            if may && !has_no_room && receiver.send(line.clone()) {
+            if may && !receiver.has_no_room(&self.answers) && receiver.send(line.clone()) {
                 continue;
             }
             if may {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use broker::{Identity, Security};
+use broker::{Answers, Identity, Security};
 use bytes::Bytes;
 use engine::security::{Operation, Resource, ResourceKind};
 use parking_lot::Mutex;
@@ -16,6 +16,8 @@ use super::clients::Client;
 /// Maximum number of bytes of messages queued for a slow connection. Beyond it the connection is disconnected, as in
 /// Redis.
 const QUEUE_BYTES_MAX: usize = 8 << 20;
+/// Number of bytes of messages from which on they are written to the socket before the last message.
+const FLUSH_BYTES: usize = 64 << 10;
 
 /// Connection that receives the messages of one subscription, or the lines of `MONITOR`.
 pub(super) struct Receiver {
@@ -54,6 +56,14 @@ impl Receiver {
 
     /// Writes a message and returns `true` if the connection keeps up.
     pub(super) fn send(&self, message: Bytes) -> bool {
+        let keeps_up = self.queue(message);
+        self.client.outbox.flush();
+        keeps_up
+    }
+
+    /// Writes a message, but not necessarily to the socket: the caller flushes the connection after the last message.
+    /// Returns `true` if the connection keeps up.
+    pub(super) fn queue(&self, message: Bytes) -> bool {
         let mut early = self.early.lock();
         let waiting = match &mut *early {
             Some((early, bytes)) => {
@@ -67,11 +77,24 @@ impl Receiver {
                 let bytes = queued.load(Ordering::Relaxed).min(outbox.waiting()) + message.len();
                 queued.store(bytes, Ordering::Relaxed);
                 outbox.push([message]);
-                outbox.flush();
+                if bytes >= FLUSH_BYTES {
+                    outbox.flush();
+                }
                 bytes.min(outbox.waiting())
             }
         };
         waiting <= QUEUE_BYTES_MAX
+    }
+
+    /// Returns `true` if the connection has unread bytes, and there is no memory for more.
+    pub(super) fn has_no_room(&self, answers: &Answers) -> bool {
+        let outbox = &self.client.outbox;
+        if outbox.is_empty() || !answers.is_full(self.client.ip) {
+            return false;
+        }
+        // They may not have been flushed yet.
+        outbox.flush();
+        !outbox.is_empty()
     }
 
     /// Returns `true` if the client may read its only channel.

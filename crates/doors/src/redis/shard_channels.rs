@@ -83,8 +83,7 @@ impl ShardChannels {
                 [&b"smessage"[..], channel, message].iter().for_each(|part| writer.bulk(part));
                 answers.overdraw(receiver.client.ip, writer.bytes.len()).charge(writer.bytes)
             });
-            let has_no_room = !receiver.client.outbox.is_empty() && answers.is_full(receiver.client.ip);
-            if has_no_room || !receiver.send(bytes.clone()) {
+            if receiver.has_no_room(answers) || !receiver.send(bytes.clone()) {
                 tracing::info!(client = receiver.client.address, "closed a connection that reads its channels slowly");
                 self.slow.fetch_add(1, Ordering::Relaxed);
                 receiver.client.outbox.close();

@@ -323,13 +323,15 @@ fn set(door: &Door, args: &[&[u8]]) -> Done {
             return Err(refused(pair[0], "duplicate parameter"));
         }
     }
+    // Of all changes, only that of events may still fail.
+    changes.sort_by_key(|change| !matches!(change, Change::Events(_)));
     for change in changes {
         match change {
             Change::Nothing => {}
             Change::SlowFrom(us) => door.stats.set_slow_from_us(us),
             Change::SlowLength(max) => door.stats.set_slow_max(max),
             Change::Events(flags) => {
-                door.notices.events.set(&flags).map_err(|why| refused(EVENTS.as_bytes(), why))?;
+                door.notices.events.set(&flags).map_err(|why| refused(EVENTS.as_bytes(), &why))?;
                 door.notices.update(&door.broker.caches);
             }
             Change::Keep(BUSY, value) => {

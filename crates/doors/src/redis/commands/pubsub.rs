@@ -183,12 +183,12 @@ fn subscribe_to(
                 let subscribing = async {
                     let hold = broker.security.hold(broker::Door::Redis, &identity, Holding::Subscription)?;
                     let selector = selector(name.clone());
-                    let events = events.register(&client, &identity, tenant.as_ref(), &selector);
+                    let events = events.register(&client, &identity, tenant.as_ref(), &selector)?;
                     let selector = (tenant.clone(), selector);
                     let (mut subscription, is_ready) =
                         channels.subscribe(&broker, &client, origin, permit.clone(), hold, selector).await?;
                     subscription.events = events;
-                    Ok::<_, engine::Error>((subscription, is_ready))
+                    Ok::<_, Fail>((subscription, is_ready))
                 };
                 match subscribing.await {
                     Ok((subscription, is_ready)) => {
@@ -196,8 +196,8 @@ fn subscribe_to(
                         subscriptions(&mut subscribed.borrow_mut()).insert(name.clone(), subscription);
                         ready.push(is_ready);
                     }
-                    Err(error) => {
-                        writer.error(&error.into());
+                    Err(fail) => {
+                        writer.error(&fail);
                         continue;
                     }
                 }

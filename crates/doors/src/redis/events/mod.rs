@@ -5,6 +5,7 @@
 //! the events of a key are in the order of its changes. No other door sees these channels: each key would need a topic.
 
 mod flags;
+mod index;
 mod table;
 
 use std::collections::HashMap;
@@ -15,16 +16,18 @@ use broker::metrics::Exposition;
 use broker::{Answers, Broker, Identity, Note, Security, Wanted};
 use bytes::Bytes;
 use engine::cache::CacheName;
-use engine::glob::literal_start;
+use engine::glob::{Glob, GlobSet, literal_start};
 use engine::security::TenantName;
 use parking_lot::{Mutex, RwLock};
 
 use super::channels::Selector;
 use super::clients::Client;
-use super::names::{channel_name, database_of, prefix};
+use super::errors::{Done, Fail};
+use super::names::{database_of, prefix};
 use super::receiver::Receiver;
 use super::writer::Writer;
 use flags::{Class, Flags};
+use index::{Found, Index, SETS_MAX, Subscriptions, TOKENS_MAX, TooMuchWork};
 pub(super) use table::{operation, operations};
 
 /// First bytes of the names of all channels of events.
@@ -39,21 +42,23 @@ pub fn check_flags(text: &str) -> Result<(), &'static str> {
 
 /// Published events, and the subscriptions that may receive them.
 pub(super) struct Events {
-    /// [`Flags`] as a number.
+    /// [`Flags`] as a number. Changed under the lock of the subscriptions.
     flags: AtomicU16,
     security: Arc<Security>,
     answers: Answers,
     /// Subscriptions by the prefixes of their tenants: the changes of others cost them nothing.
-    subscriptions: RwLock<HashMap<String, Vec<Arc<Subscription>>>>,
+    subscriptions: RwLock<HashMap<String, Index<Subscription>>>,
     /// Messages written to connections.
     messages: AtomicU64,
     slow: AtomicU64,
+    /// Steps of finding the subscriptions of channels.
+    steps: AtomicU64,
+    /// Patterns that were refused because finding their subscriptions would take too much work.
+    refused: AtomicU64,
 }
 
 /// A subscription whose channel or pattern may match those of events.
 struct Subscription {
-    selector: Selector,
-    tenant: Option<TenantName>,
     receiver: Arc<Receiver>,
     /// `true` once nothing more may be written. Locked during each message.
     is_over: Mutex<bool>,
@@ -63,16 +68,19 @@ struct Subscription {
 pub(super) struct Registration {
     events: Arc<Events>,
     subscription: Arc<Subscription>,
+    tenant: Option<TenantName>,
+    selector: Selector,
+    number: u64,
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         *self.subscription.is_over.lock() = true;
+        let of_tenant = prefix(self.tenant.as_ref());
         let mut subscriptions = self.events.subscriptions.write();
-        let of_tenant = prefix(self.subscription.tenant.as_ref());
-        if let Some(all) = subscriptions.get_mut(of_tenant) {
-            all.retain(|subscription| !Arc::ptr_eq(subscription, &self.subscription));
-            if all.is_empty() {
+        if let Some(index) = subscriptions.get_mut(of_tenant) {
+            index.remove(&self.selector, self.number);
+            if index.len() == 0 {
                 subscriptions.remove(of_tenant);
             }
         }
@@ -95,12 +103,27 @@ impl Events {
             subscriptions: RwLock::default(),
             messages: AtomicU64::new(0),
             slow: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
         }
     }
 
-    /// Sets the published classes of events. Fails with the error of Redis if a letter is unknown.
-    pub(super) fn set(&self, text: &str) -> Result<(), &'static str> {
+    /// Sets the published classes of events. Fails with the error of Redis if a letter is unknown, or if the patterns
+    /// of the subscriptions of a tenant would take too much work.
+    pub(super) fn set(&self, text: &str) -> Result<(), String> {
         let flags = Flags::parse(text).ok_or(WRONG_FLAGS)?;
+        let mut subscriptions = self.subscriptions.write();
+        if !flags.publishes() {
+            subscriptions.values_mut().for_each(Index::close);
+        } else if let Some((of_tenant, _)) = subscriptions.iter_mut().find_map(|(of_tenant, index)| {
+            let refused = index.open().err()?;
+            Some((of_tenant.clone(), refused))
+        }) {
+            // All of them are open if events were published before, and none was refused.
+            subscriptions.values_mut().for_each(Index::close);
+            let whose = if of_tenant.is_empty() { "without a tenant".to_owned() } else { format!("of {of_tenant}") };
+            return Err(format!("{}: disconnect some clients {whose} first", too_much_work()));
+        }
         self.flags.store(flags.number(), Ordering::Relaxed);
         Ok(())
     }
@@ -123,14 +146,15 @@ impl Events {
         self.flags().text()
     }
 
-    /// Registers a subscription, if its channel or pattern may match a channel of events.
+    /// Registers a subscription, if its channel or pattern may match a channel of events. Fails if finding it would
+    /// take too much work for each change of a key, together with the others of its tenant.
     pub(super) fn register(
         self: &Arc<Self>,
         client: &Arc<Client>,
         identity: &Arc<Identity>,
         tenant: Option<&TenantName>,
         selector: &Selector,
-    ) -> Option<Registration> {
+    ) -> Done<Option<Registration>> {
         let may_match = match selector {
             Selector::Channel(name) => name.starts_with(FIRST),
             Selector::Pattern(glob) => {
@@ -139,115 +163,197 @@ impl Events {
             }
         };
         if !may_match {
-            return None;
+            return Ok(None);
         }
         let receiver = Arc::new(Receiver::new(client.clone(), identity.clone()));
-        let subscription =
-            Subscription { selector: selector.clone(), tenant: tenant.cloned(), receiver, is_over: Mutex::new(false) };
-        let subscription = Arc::new(subscription);
-        self.subscriptions.write().entry(prefix(tenant).to_owned()).or_default().push(subscription.clone());
-        Some(Registration { events: self.clone(), subscription })
+        let subscription = Arc::new(Subscription { receiver, is_over: Mutex::new(false) });
+        let mut subscriptions = self.subscriptions.write();
+        let index = subscriptions.entry(prefix(tenant).to_owned()).or_default();
+        let opened = if self.flags().publishes() { index.open() } else { Ok(()) };
+        let added = opened.and_then(|()| index.add(selector, subscription.clone()));
+        let is_empty = index.len() == 0;
+        let number = added.map_err(|TooMuchWork| {
+            if is_empty {
+                subscriptions.remove(prefix(tenant));
+            }
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            Fail::new(format!(
+                "ERR {}: unsubscribe from some, or subscribe to channels, or to patterns whose only special character \
+                 is a star at their end",
+                too_much_work()
+            ))
+        })?;
+        let (events, tenant, selector) = (self.clone(), tenant.cloned(), selector.clone());
+        Ok(Some(Registration { events, subscription, tenant, selector, number }))
     }
 
-    /// Publishes one message to the subscriptions of a database. They share its bytes.
-    fn publish(&self, (of_tenant, number): (&str, usize), kind: &[u8], name: &[u8], message: &[u8]) {
-        let subscriptions = self.subscriptions.read();
-        let Some(subscriptions) = subscriptions.get(of_tenant) else {
+    /// Returns the subscriptions of a channel of a database. The lock of all subscriptions is not held while patterns
+    /// are compared.
+    fn find(&self, (of_tenant, number): (&str, usize), kind: &[u8], name: &[u8]) -> Audience {
+        let channel = [kind, number.to_string().as_bytes(), b"__:", name].concat();
+        let candidates = self.subscriptions.read().get(of_tenant).map(|index| index.candidates(&channel));
+        let found = candidates.map(|candidates| candidates.compare(&channel));
+        self.steps.fetch_add(found.as_ref().map_or(0, |found| found.steps as u64), Ordering::Relaxed);
+        let full = [of_tenant.as_bytes(), &channel].concat();
+        Audience { channel, full, found }
+    }
+
+    /// Publishes one message to the subscriptions of a channel. Those to the same channel or pattern share its bytes.
+    fn publish(&self, to: &Audience, message: &[u8], written_to: &mut WrittenTo) {
+        let Some(found) = &to.found else {
             return;
         };
-        let channel = [kind, number.to_string().as_bytes(), b"__:", name].concat();
-        for subscription in subscriptions {
-            if subscription.matches(&channel) {
-                self.send(subscription, &channel, message);
+        if let Some(subscriptions) = &found.of_channel {
+            self.send((to, None, message), subscriptions, written_to);
+        }
+        for pattern in &found.patterns {
+            self.send((to, Some(&pattern.glob), message), &pattern.subscriptions(), written_to);
+        }
+    }
+
+    fn send(
+        &self,
+        (to, pattern, message): (&Audience, Option<&Glob>, &[u8]),
+        subscriptions: &Subscriptions<Subscription>,
+        written_to: &mut WrittenTo,
+    ) {
+        // By the protocol of the receiver.
+        let mut written: [Option<Bytes>; 2] = [const { None }; 2];
+        for subscription in subscriptions.values() {
+            let receiver = &subscription.receiver;
+            if !receiver.may_read(&self.security, &to.full) {
+                continue;
             }
-        }
-    }
-
-    fn send(&self, subscription: &Subscription, channel: &[u8], message: &[u8]) {
-        let full = channel_name(subscription.tenant.as_ref(), channel);
-        if !subscription.receiver.may_read(&self.security, &full) {
-            return;
-        }
-        let client = &subscription.receiver.client;
-        let mut writer = Writer::new(client.about.lock().is_resp3);
-        match &subscription.selector {
-            Selector::Channel(_) => {
-                writer.push(3);
-                writer.bulk(b"message");
+            let client = &receiver.client;
+            let is_resp3 = client.about.lock().is_resp3;
+            let bytes = written[usize::from(is_resp3)].get_or_insert_with(|| {
+                let bytes = to.message(is_resp3, pattern, message);
+                self.answers.overdraw(client.ip, bytes.len()).charge(bytes)
+            });
+            let is_over = subscription.is_over.lock();
+            if *is_over {
+                continue;
             }
-            Selector::Pattern(pattern) => {
-                writer.push(4);
-                writer.bulk(b"pmessage");
-                writer.bulk(pattern.pattern());
+            self.messages.fetch_add(1, Ordering::Relaxed);
+            if receiver.has_no_room(&self.answers) || !receiver.queue(bytes.clone()) {
+                tracing::info!(client = client.address, "closed a connection that reads its keyspace events slowly");
+                self.slow.fetch_add(1, Ordering::Relaxed);
+                client.outbox.close();
             }
-        }
-        writer.bulk(channel);
-        writer.bulk(message);
-        let is_over = subscription.is_over.lock();
-        if *is_over {
-            return;
-        }
-        self.messages.fetch_add(1, Ordering::Relaxed);
-        let has_no_room = !client.outbox.is_empty() && self.answers.is_full(client.ip);
-        let bytes: Bytes = self.answers.overdraw(client.ip, writer.bytes.len()).charge(writer.bytes);
-        if has_no_room || !subscription.receiver.send(bytes) {
-            tracing::info!(client = client.address, "closed a connection that reads its keyspace events slowly");
-            self.slow.fetch_add(1, Ordering::Relaxed);
-            client.outbox.close();
+            written_to.entry(client.id).or_insert_with(|| client.clone());
         }
     }
 
-    pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
-        let subscriptions = self.subscriptions.read().values().map(Vec::len).sum::<usize>() as u64;
-        out.gauge(
-            "thalweg_redis_event_subscriptions",
-            "Subscriptions that may receive keyspace events",
-            subscriptions,
-        )?;
-        let messages = self.messages.load(Ordering::Relaxed);
-        out.counter("thalweg_redis_event_messages", "Messages about keyspace events to subscribers", messages)?;
-        let slow = self.slow.load(Ordering::Relaxed);
-        out.counter(
-            "thalweg_redis_slow_event_subscribers",
-            "Connections closed because they did not read their keyspace events",
-            slow,
-        )
-    }
-}
-
-impl Subscription {
-    fn matches(&self, channel: &[u8]) -> bool {
-        match &self.selector {
-            Selector::Channel(name) => name == channel,
-            Selector::Pattern(glob) => glob.matches(channel),
-        }
-    }
-}
-
-impl Events {
     /// Publishes the events of changes. The keys are locked.
     pub(super) fn listen(&self, cache: &CacheName, notes: &[Note]) {
         let flags = self.flags();
         if !flags.publishes() {
             return;
         }
-        let Some(database) =
-            database_of(cache).filter(|(of_tenant, _)| self.subscriptions.read().contains_key(*of_tenant))
-        else {
+        let is_subscribed = |of_tenant: &str| self.subscriptions.read().contains_key(of_tenant);
+        let Some(database) = database_of(cache).filter(|(of_tenant, _)| is_subscribed(of_tenant)) else {
             return;
         };
+        let mut written_to = WrittenTo::new();
+        let mut of_event: HashMap<&str, Audience> = HashMap::new();
         for note in notes {
+            let mut of_key: Option<Audience> = None;
             table::each_event(note, |class, event| {
                 if !flags.has(class) {
                     return;
                 }
                 if flags.is_by_key() {
-                    self.publish(database, b"__keyspace@", &note.key, event.as_bytes());
+                    let to = of_key.get_or_insert_with(|| self.find(database, b"__keyspace@", &note.key));
+                    self.publish(to, event.as_bytes(), &mut written_to);
                 }
                 if flags.is_by_event() {
-                    self.publish(database, b"__keyevent@", event.as_bytes(), &note.key);
+                    let find = || self.find(database, b"__keyevent@", event.as_bytes());
+                    self.publish(of_event.entry(event).or_insert_with(find), &note.key, &mut written_to);
                 }
             });
         }
+        written_to.values().for_each(|client| client.outbox.flush());
+    }
+
+    pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
+        let (count, tokens, sets) = {
+            let subscriptions = self.subscriptions.read();
+            let largest = |of: fn(&Index<Subscription>) -> usize| subscriptions.values().map(of).max().unwrap_or(0);
+            let count = subscriptions.values().map(Index::len).sum::<usize>();
+            (count as u64, largest(Index::tokens) as u64, largest(Index::sets) as u64)
+        };
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        out.gauge("thalweg_redis_event_subscriptions", "Subscriptions that may receive keyspace events", count)?;
+        out.gauge(
+            "thalweg_redis_event_pattern_tokens",
+            "Tokens of the patterns with one star that are compared with keyspace events, of the tenant with most",
+            tokens,
+        )?;
+        out.gauge(
+            "thalweg_redis_event_pattern_sets",
+            "Sets of patterns with several stars that are compared with keyspace events, of the tenant with most",
+            sets,
+        )?;
+        out.counter(
+            "thalweg_redis_event_pattern_steps",
+            "Lookups, compared tokens and read bytes of finding the subscribers of keyspace events",
+            get(&self.steps),
+        )?;
+        out.counter(
+            "thalweg_redis_event_patterns_refused",
+            "Subscriptions refused because finding the subscribers of keyspace events would take too much work",
+            get(&self.refused),
+        )?;
+        out.counter(
+            "thalweg_redis_event_messages",
+            "Messages about keyspace events to subscribers",
+            get(&self.messages),
+        )?;
+        out.counter(
+            "thalweg_redis_slow_event_subscribers",
+            "Connections closed because they did not read their keyspace events",
+            get(&self.slow),
+        )
+    }
+}
+
+/// Returns the limit that patterns have reached.
+fn too_much_work() -> String {
+    let states_max = SETS_MAX * GlobSet::STATES_MAX;
+    format!(
+        "the patterns that may match keyspace events take too much work for each change of a key (at most {TOKENS_MAX} \
+         characters of patterns with one star, and {states_max} of those with several, for all clients of a tenant)"
+    )
+}
+
+/// Clients to which messages were written that are not flushed, by their numbers.
+type WrittenTo = HashMap<u64, Arc<Client>>;
+
+/// Subscriptions of a channel.
+struct Audience {
+    channel: Vec<u8>,
+    /// Name of the channel with the prefix of the tenant, as access control has it.
+    full: Vec<u8>,
+    found: Option<Found<Subscription>>,
+}
+
+impl Audience {
+    /// Returns a message to the subscriptions of the channel, or of a pattern that matches it.
+    fn message(&self, is_resp3: bool, pattern: Option<&Glob>, message: &[u8]) -> Vec<u8> {
+        let mut writer = Writer::new(is_resp3);
+        match pattern {
+            None => {
+                writer.push(3);
+                writer.bulk(b"message");
+            }
+            Some(pattern) => {
+                writer.push(4);
+                writer.bulk(b"pmessage");
+                writer.bulk(pattern.pattern());
+            }
+        }
+        writer.bulk(&self.channel);
+        writer.bulk(message);
+        writer.bytes
     }
 }

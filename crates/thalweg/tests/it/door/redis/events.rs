@@ -168,3 +168,62 @@ async fn subscriptions_of_events_end_and_a_subscriber_that_does_not_read_is_disc
     drop(slow);
     until("no subscription", async || metric(&client, "thalweg_redis_event_subscriptions").await == 0).await;
 }
+
+#[tokio::test]
+async fn patterns_that_cost_too_much_are_refused_while_events_are_published() {
+    let server = server(&["redis_keyspace_events=KA"]);
+    let client = server.client("tcp").await;
+    let mut redis = Redis::open(&server);
+    let mut hostile = Redis::open(&server);
+    let many = "a".repeat(400);
+    let mut subscribe = |number: usize| hostile.call(&format!("PSUBSCRIBE __key*{many}[^{many}]{number}*"));
+    for number in 0..3 {
+        assert!(subscribe(number).ends_with(&format!(" :{})", number + 1)));
+    }
+    let refused = "the patterns that may match keyspace events take too much work for each change of a key";
+    assert!(subscribe(3).starts_with(&format!("-ERR {refused}")));
+    assert_eq!(metric(&client, "thalweg_redis_event_pattern_sets").await, 12);
+    assert_eq!(metric(&client, "thalweg_redis_event_patterns_refused_total").await, 1);
+    // Thousands of ordinary patterns are no work.
+    let mut events = Redis::open(&server);
+    for number in 0..2000 {
+        let pattern = format!("__keyspace@0__:user:{number}:*");
+        assert_eq!(events.call(&format!("PSUBSCRIBE {pattern}")), format!("(psubscribe {pattern} :{})", number + 1));
+    }
+    let before = metric(&client, "thalweg_redis_event_pattern_steps_total").await;
+    assert_eq!(redis.call("SET user:77:name v"), "+OK");
+    assert_eq!(events.answer(), "(pmessage __keyspace@0__:user:77:* __keyspace@0__:user:77:name set)");
+    let steps = metric(&client, "thalweg_redis_event_pattern_steps_total").await - before;
+    let channel = "__keyspace@0__:user:77:name".len() as u64;
+    assert!(steps <= 12 * channel + 16, "{steps}");
+    // Without events, patterns of channels cost nothing here. Then the events wait for them.
+    assert_eq!(redis.call("CONFIG SET notify-keyspace-events "), "+OK");
+    assert!(subscribe(3).ends_with(" :4)"));
+    let failed = redis.call("CONFIG SET slowlog-max-len 7 notify-keyspace-events KA");
+    let why = "-ERR CONFIG SET failed (possibly related to argument 'notify-keyspace-events') - the patterns that may";
+    assert!(failed.starts_with(why), "{failed}");
+    assert_eq!(redis.call("CONFIG GET notify-keyspace-events"), "(notify-keyspace-events )");
+    assert_eq!(redis.call("CONFIG GET slowlog-max-len"), "(slowlog-max-len 128)");
+    assert_eq!(hostile.call("PUNSUBSCRIBE").split(' ').next(), Some("(punsubscribe"));
+    until("room for the patterns", async || redis.call("CONFIG SET notify-keyspace-events KA") == "+OK").await;
+    assert_eq!(metric(&client, "thalweg_redis_event_pattern_sets").await, 0);
+}
+
+#[tokio::test]
+async fn subscribers_of_both_protocols_share_a_pattern() {
+    let server = server(&["redis_keyspace_events=KEA"]);
+    let mut redis = Redis::open(&server);
+    let (mut old, mut new) = (subscriber(&server), Redis::open(&server));
+    assert!(new.call("HELLO 3").contains("proto :3"));
+    assert_eq!(new.call("PSUBSCRIBE __key*@*__:*"), ">(psubscribe __key*@*__:* :1)");
+    assert_eq!(redis.call("MSET a 1 b 2"), "+OK");
+    let wanted = ["keyspace@0__:a set", "keyevent@0__:set a", "keyspace@0__:b set", "keyevent@0__:set b"];
+    for event in wanted {
+        assert_eq!(old.answer(), format!("(pmessage __key*@*__:* __{event})"));
+        assert_eq!(new.answer(), format!(">(pmessage __key*@*__:* __{event})"));
+    }
+    // The other one remains.
+    drop(new);
+    assert_eq!(redis.call("SET c 1"), "+OK");
+    assert_eq!(received(&mut old), ["__keyspace@0__:c set", "__keyevent@0__:set c"]);
+}
