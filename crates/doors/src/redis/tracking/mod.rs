@@ -15,6 +15,7 @@ use broker::{Broker, Identity, Note, Security, What};
 use engine::cache::{CacheName, KEY_BYTES_MAX};
 use engine::security::{Operation, Resource, ResourceKind, TenantName};
 use parking_lot::{Mutex, RwLock};
+use tokio::runtime::Handle;
 
 use super::clients::{Client, Clients};
 use super::command::random;
@@ -32,6 +33,8 @@ const TABLE_BYTES_MAX: usize = 256 << 20;
 const TABLES_BYTES_MAX: usize = 512 << 20;
 /// Maximum memory of the prefixes of all clients.
 const PREFIXES_BYTES_MAX: usize = 64 << 20;
+/// Maximum number of keys of a table that is freed where it is taken. Freeing more takes a while.
+const FREED_KEYS_MAX: usize = 1024;
 /// Number of keys that a command with many remembers before other commands have their turn at the table.
 const KEYS_AT_ONCE: usize = 256;
 
@@ -51,6 +54,8 @@ pub(super) struct Tracking {
     invalidations: AtomicU64,
     evicted: AtomicU64,
     delivery: Arc<Delivery>,
+    /// Runtime whose threads for blocking work free large tables.
+    runtime: Handle,
 }
 
 /// Tracking clients of one tenant: the changes of others cost them nothing.
@@ -83,6 +88,7 @@ impl Tracking {
             invalidations: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             delivery: Arc::new(delivery),
+            runtime: Handle::current(),
         }
     }
 
@@ -136,8 +142,15 @@ impl Tracking {
         });
         self.is_on.store(!groups.is_empty(), Ordering::Relaxed);
         drop((members, groups));
-        // Freeing a large table takes a while, and the locks are those of all writers.
-        drop(forgotten);
+        forgotten.into_iter().for_each(|table| self.free(table));
+    }
+
+    /// Frees a table whose keys are forgotten. A large one is freed on another thread: this one may hold the locks of
+    /// keys, and serves other connections.
+    fn free(&self, table: Table) {
+        if table.len() > FREED_KEYS_MAX {
+            drop(self.runtime.spawn_blocking(move || drop(table)));
+        }
     }
 
     /// Takes memory for the prefixes of a client, in place of those before. Fails if those of all clients take too
@@ -266,7 +279,7 @@ impl Tracking {
 
     /// Invalidates all keys of a tenant: as in Redis, those of all databases.
     fn flush(&self, group: &Group) {
-        drop(self.change(group, std::mem::take));
+        self.free(self.change(group, std::mem::take));
         for tracked in group.members.read().by_id.values() {
             self.invalidations.fetch_add(1, Ordering::Relaxed);
             tracked.invalidate(None);
@@ -338,10 +351,36 @@ pub(super) fn is_same_tenant(client: &Client, tenant: Tenant<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use broker::Settings;
-    use tokio::runtime::Handle;
 
     use super::*;
+
+    #[test]
+    fn a_large_table_is_not_freed_by_the_thread_that_flushes_it() {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).max_blocking_threads(1).enable_all().build().expect("a runtime");
+        let _entered = runtime.enter();
+        let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("it starts");
+        let tracking = Tracking::new(&broker, Arc::default());
+        // The only thread for blocking work is busy.
+        let (free, is_free) = mpsc::channel::<()>();
+        let busy = runtime.spawn_blocking(move || is_free.recv());
+        let group = Group::default();
+        let key = Arc::downgrade(&tracking.change(&group, |table| {
+            (0..=FREED_KEYS_MAX).for_each(|key| table.add(&key.to_le_bytes(), 1, |_| true));
+            table.any_key().expect("a key")
+        }));
+        tracking.flush(&group);
+        assert_eq!((group.table.lock().len(), tracking.bytes.load(Ordering::Relaxed)), (0, 0));
+        assert!(key.upgrade().is_some());
+        free.send(()).expect("it waits");
+        runtime.block_on(busy).expect("it has ended").expect("received");
+        // The thread does one after the other.
+        runtime.block_on(runtime.spawn_blocking(|| ())).expect("it has run");
+        assert!(key.upgrade().is_none());
+    }
 
     #[tokio::test]
     async fn the_prefixes_of_all_clients_are_bounded_together() {

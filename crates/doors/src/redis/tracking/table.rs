@@ -78,6 +78,11 @@ impl Table {
         readers
     }
 
+    #[cfg(test)]
+    pub(super) fn any_key(&self) -> Option<Arc<[u8]>> {
+        self.keys.first().cloned()
+    }
+
     /// Removes a key that a random number selects, and returns it with the clients that have read it.
     pub(super) fn evict(&mut self, random: u64) -> Option<(Arc<[u8]>, Readers)> {
         let at = random.checked_rem(self.keys.len() as u64)?;
