@@ -151,6 +151,27 @@ impl Clients {
 }
 
 impl Client {
+    /// Returns a client whose messages are never written.
+    #[cfg(test)]
+    pub(super) fn of_test(id: u64) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            address: "127.0.0.1:1".to_owned(),
+            ip: None,
+            local: String::new(),
+            about: Mutex::default(),
+            database: AtomicUsize::new(0),
+            waiting: Mutex::default(),
+            outbox: Arc::new(Outbox::to_writer(1 << 20)),
+            since_ms: 0,
+            active_s: AtomicU64::new(0),
+            command: AtomicU32::new(NO_COMMAND),
+            unread: Arc::default(),
+            messages: AtomicUsize::new(0),
+            args_bytes: AtomicUsize::new(0),
+        })
+    }
+
     /// Notes the command that the client runs now.
     #[inline]
     pub(super) fn note(&self, number: usize, up_s: u64) {

@@ -42,8 +42,8 @@ impl<V> PrefixMap<V> {
     }
 
     /// Returns the values of all prefixes that a name begins with, the shortest first.
-    pub(super) fn of<'m>(&'m self, name: &'m [u8]) -> impl Iterator<Item = &'m V> {
-        self.lengths.range(..=name.len()).filter_map(|(length, _)| self.by_prefix.get(&name[..*length]))
+    pub(super) fn of<'m>(&'m self, name: &[u8]) -> impl Iterator<Item = &'m V> {
+        self.lengths.range(..=name.len()).filter_map(move |(length, _)| self.by_prefix.get(&name[..*length]))
     }
 
     /// Returns the number of prefixes.

@@ -17,6 +17,8 @@ use crate::redis::writer::Writer;
 const PREFIXES_MAX: usize = 1024;
 /// Maximum number of bytes of all prefixes of one client.
 const PREFIXES_BYTES_MAX: usize = 64 << 10;
+/// Maximum number of bytes of one prefix. A changed key is looked up once for each length of prefixes.
+const PREFIX_BYTES_MAX: usize = 1024;
 
 const NO_BROADCAST: Fail = fixed("ERR PREFIX option requires BCAST mode to be enabled");
 const OTHER_BROADCAST: Fail = fixed(
@@ -67,7 +69,7 @@ fn change(door: &Door, session: &mut Session, how: &[u8], options: &[&[u8]]) -> 
     let tracked = match &session.tracked {
         // What is queued for the client remains queued.
         Some(tracked) => {
-            tracked.set(options);
+            door.notices.tracking.set(tracked, options);
             tracked.clone()
         }
         None => {
@@ -133,6 +135,11 @@ fn parse(door: &Door, session: &Session, words: &[&[u8]]) -> Done<Options> {
             word if is(word, "PREFIX") => {
                 let prefix = words.next().ok_or(SYNTAX)?;
                 room.take(prefix)?;
+                if prefix.len() > PREFIX_BYTES_MAX {
+                    return Err(Fail::new(format!(
+                        "ERR a prefix has at most {PREFIX_BYTES_MAX} bytes: use a shorter one"
+                    )));
+                }
                 options.prefixes.push(prefix.to_vec());
             }
             _ => return Err(SYNTAX),

@@ -6,7 +6,7 @@
 mod table;
 mod tracked;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -15,12 +15,14 @@ use broker::{Broker, Identity, Note, Security, What};
 use engine::cache::{CacheName, KEY_BYTES_MAX};
 use engine::security::{Operation, Resource, ResourceKind, TenantName};
 use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::clients::{Client, Clients};
 use super::command::random;
 use super::errors::{Done, Fail};
 use super::names::{Tenant, database_of, prefix};
+use super::prefixes::PrefixMap;
 use table::{Readers, Table};
 use tracked::Delivery;
 pub(super) use tracked::{Options, Replying, Tracked};
@@ -71,8 +73,37 @@ pub(super) struct Group {
 #[derive(Default)]
 struct Members {
     by_id: HashMap<u64, Arc<Tracked>>,
-    /// Clients that track all keys with certain prefixes, read or not.
-    broadcasts: Vec<Arc<Tracked>>,
+    /// Clients that track all keys with certain prefixes, read or not, by these prefixes. Those of a prefix are in the
+    /// order of their numbers.
+    broadcasts: PrefixMap<SmallVec<[Arc<Tracked>; 2]>>,
+}
+
+impl Members {
+    /// Adds the prefixes of a client.
+    fn add_prefixes(&mut self, tracked: &Arc<Tracked>) {
+        for prefix in &tracked.options().prefixes {
+            let clients = self.broadcasts.entry(prefix);
+            if let Err(at) = clients.binary_search_by_key(&tracked.client.id, |it| it.client.id) {
+                clients.insert(at, tracked.clone());
+            }
+        }
+    }
+
+    fn remove_prefixes(&mut self, tracked: &Arc<Tracked>) {
+        for prefix in &tracked.options().prefixes {
+            self.broadcasts.change(prefix, |clients| {
+                if let Ok(at) = clients.binary_search_by_key(&tracked.client.id, |it| it.client.id) {
+                    clients.remove(at);
+                }
+                clients.is_empty()
+            });
+        }
+    }
+
+    /// Returns the clients that track all keys with a prefix of this key.
+    fn broadcasts_of(&self, key: &[u8]) -> impl Iterator<Item = &Arc<Tracked>> {
+        self.broadcasts.of(key).flatten()
+    }
 }
 
 impl Tracking {
@@ -114,17 +145,22 @@ impl Tracking {
         tenant: Option<&TenantName>,
         options: Options,
     ) -> Arc<Tracked> {
-        let is_broadcast = options.is_broadcast;
         let mut groups = self.groups.write();
         let group = groups.entry(prefix(tenant).to_owned()).or_default().clone();
         let tracked = Tracked::begin(options, client, identity, tenant.cloned(), group.clone(), &self.delivery);
         let mut members = group.members.write();
         members.by_id.insert(client.id, tracked.clone());
-        if is_broadcast {
-            members.broadcasts.push(tracked.clone());
-        }
+        members.add_prefixes(&tracked);
         self.is_on.store(true, Ordering::Relaxed);
         tracked
+    }
+
+    /// Continues the tracking of a client with other options. What is queued for it remains queued.
+    pub(super) fn set(&self, tracked: &Arc<Tracked>, options: Options) {
+        let mut members = tracked.group.members.write();
+        members.remove_prefixes(tracked);
+        tracked.set(options);
+        members.add_prefixes(tracked);
     }
 
     /// Ends the tracking of a client. The keys that it has read are forgotten when they change, as in Redis, or with
@@ -135,7 +171,7 @@ impl Tracking {
         let mut groups = self.groups.write();
         let mut members = tracked.group.members.write();
         members.by_id.remove(&tracked.client.id);
-        members.broadcasts.retain(|it| !Arc::ptr_eq(it, tracked));
+        members.remove_prefixes(tracked);
         let forgotten = members.by_id.is_empty().then(|| {
             groups.remove(prefix(tracked.tenant.as_ref()));
             self.change(&tracked.group, std::mem::take)
@@ -256,24 +292,28 @@ impl Tracking {
             } else if is_change(note) {
                 let readers = self.change(&group, |table| table.take(&note.key));
                 self.invalidate(&group, &note.key, &readers, note.cause.client);
-                group.members.read().broadcasts.iter().for_each(|tracked| self.broadcast(tracked, cache, note));
+                self.broadcast(&group, cache, note);
             }
         }
     }
 
-    fn broadcast(&self, tracked: &Tracked, cache: &CacheName, note: &Note) {
-        let options = tracked.options();
-        let is_skipped = options.skips_own && tracked.client.id == note.cause.client;
-        if is_skipped || !options.has_prefix_of(&note.key) {
-            return;
-        }
-        // The client has not necessarily read the key, so its name is told only to those that may.
-        let identity = tracked.identity();
-        let name = [cache.as_str().as_bytes(), b"/", &note.key].concat();
-        let may = || self.security.allows(&identity, Operation::Read, &Resource::new(ResourceKind::Cache, &name));
-        if self.security.is_unlimited(&identity) || may() {
-            self.invalidations.fetch_add(1, Ordering::Relaxed);
-            tracked.invalidate(Some(&note.key));
+    /// Invalidates a key for the clients that track all keys with a prefix of it.
+    fn broadcast(&self, group: &Group, cache: &CacheName, note: &Note) {
+        let members = group.members.read();
+        let mut name = None;
+        for tracked in members.broadcasts_of(&note.key) {
+            let options = tracked.options();
+            if options.skips_own && tracked.client.id == note.cause.client {
+                continue;
+            }
+            // The client has not necessarily read the key, so its name is told only to those that may.
+            let identity = tracked.identity();
+            let name = name.get_or_insert_with(|| [cache.as_str().as_bytes(), b"/", &note.key].concat());
+            let may = || self.security.allows(&identity, Operation::Read, &Resource::new(ResourceKind::Cache, name));
+            if self.security.is_unlimited(&identity) || may() {
+                self.invalidations.fetch_add(1, Ordering::Relaxed);
+                tracked.invalidate(Some(&note.key));
+            }
         }
     }
 
@@ -300,12 +340,7 @@ impl Tracking {
 
     /// Returns the number of prefixes of all clients together, as `INFO` shows it.
     pub(super) fn prefixes(&self) -> usize {
-        let of_group = |group: Arc<Group>| -> usize {
-            // They are compared without a lock: a client may have many.
-            let options: Vec<Arc<Options>> = group.members.read().broadcasts.iter().map(|it| it.options()).collect();
-            options.iter().flat_map(|options| &options.prefixes).collect::<BTreeSet<_>>().len()
-        };
-        self.all_groups().into_iter().map(of_group).sum()
+        self.all_groups().iter().map(|group| group.members.read().broadcasts.len()).sum()
     }
 
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
@@ -380,6 +415,42 @@ mod tests {
         // The thread does one after the other.
         runtime.block_on(runtime.spawn_blocking(|| ())).expect("it has run");
         assert!(key.upgrade().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_changed_key_is_compared_with_no_client_of_other_prefixes() {
+        let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("it starts");
+        let tracking = Tracking::new(&broker, Arc::default());
+        let options = |prefixes: &[&str]| Options {
+            is_broadcast: true,
+            prefixes: prefixes.iter().map(|prefix| prefix.as_bytes().to_vec()).collect(),
+            ..Options::default()
+        };
+        let begin = |id: u64, options: Options| {
+            tracking.begin(&Client::of_test(id), Arc::new(Identity::anonymous("host")), None, options)
+        };
+        let many: Vec<_> = (1..=1000)
+            .map(|id| {
+                let prefixes: Vec<String> = (0..20).map(|number| format!("user:{id}:{number}:")).collect();
+                begin(id, options(&prefixes.iter().map(String::as_str).collect::<Vec<_>>()))
+            })
+            .collect();
+        let all = begin(2000, options(&[""]));
+        let of_users = begin(2001, options(&["user:", "item:"]));
+        let found = |key: &str| {
+            let members = all.group.members.read();
+            let ids = members.broadcasts_of(key.as_bytes()).map(|it| it.client.id).collect::<Vec<_>>();
+            (ids, members.broadcasts.lookups())
+        };
+        // One lookup for each length of prefixes, whatever the number of clients is.
+        assert_eq!(found("user:7:1:name"), (vec![2000, 2001, 7], 7));
+        assert_eq!((found("item:1").0, found("user").0), (vec![2000, 2001], vec![2000]));
+        assert_eq!(tracking.prefixes(), 20_003);
+        // Other prefixes of a client replace those before.
+        tracking.set(&of_users, options(&["user:7:1:", "shop:"]));
+        assert_eq!((found("user:7:1:name").0, found("item:1").0), (vec![2000, 7, 2001], vec![2000]));
+        many.iter().chain([&of_users]).for_each(|tracked| tracking.end(tracked));
+        assert_eq!((found("user:7:1:name"), tracking.prefixes()), ((vec![2000], 1), 1));
     }
 
     #[tokio::test]

@@ -20,8 +20,8 @@ const CHANNEL: &[u8] = b"__redis__:invalidate";
 /// Maximum number of bytes of keys that wait for one client. Beyond it, all its keys are invalidated instead.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 
-/// Memory of a prefix in addition to its bytes.
-const PREFIX_BYTES: usize = 48;
+/// Memory of a prefix in addition to its bytes, which are in the options and in the map of the group.
+const PREFIX_BYTES: usize = 192;
 
 /// Options of `CLIENT TRACKING`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,16 +37,9 @@ pub(in crate::redis) struct Options {
 }
 
 impl Options {
-    /// Returns `true` if a key begins with one of the prefixes.
-    pub(super) fn has_prefix_of(&self, key: &[u8]) -> bool {
-        // Between a prefix and a key that begins with it, in their order, there are only keys that begin with it.
-        let after = self.prefixes.partition_point(|prefix| &prefix[..] <= key);
-        after > 0 && key.starts_with(&self.prefixes[after - 1])
-    }
-
     /// Returns the memory of the prefixes.
     pub(super) fn prefix_bytes(&self) -> usize {
-        self.prefixes.iter().map(|prefix| prefix.len() + PREFIX_BYTES).sum()
+        self.prefixes.iter().map(|prefix| 2 * prefix.len() + PREFIX_BYTES).sum()
     }
 }
 
@@ -196,7 +189,7 @@ impl Tracked {
     }
 
     /// Continues with other options. The queued invalidations remain.
-    pub(in crate::redis) fn set(&self, options: Options) {
+    pub(super) fn set(&self, options: Options) {
         *self.options.write() = Arc::new(options);
         self.is_broken.store(false, Ordering::Relaxed);
     }
@@ -371,20 +364,6 @@ mod tests {
     fn due(waiting: &mut Waiting) -> Vec<String> {
         let text = |key: Option<Box<[u8]>>| key.map_or("all".into(), |key| String::from_utf8_lossy(&key).into_owned());
         waiting.take_due().into_iter().map(text).collect()
-    }
-
-    #[test]
-    fn the_prefix_of_a_key_is_found() {
-        let of = |prefixes: &[&str]| Options {
-            prefixes: prefixes.iter().map(|prefix| prefix.as_bytes().to_vec()).collect(),
-            ..Options::default()
-        };
-        let options = of(&["a", "ba", "bc:", "c"]);
-        for (key, is_found) in [("a", true), ("az", true), ("b", false), ("bb", false), ("bc", false), ("bc:1", true)] {
-            assert_eq!(options.has_prefix_of(key.as_bytes()), is_found, "{key}");
-        }
-        assert!(options.has_prefix_of(b"cz") && !options.has_prefix_of(b"d") && !options.has_prefix_of(b""));
-        assert!(of(&[""]).has_prefix_of(b"") && of(&[""]).has_prefix_of(b"x") && !of(&[]).has_prefix_of(b"x"));
     }
 
     #[test]

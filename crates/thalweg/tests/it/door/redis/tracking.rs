@@ -237,6 +237,8 @@ async fn prefixes_and_long_keys_take_bounded_memory() {
     let refused = "-ERR a client tracks at most 1024 prefixes of 65536 bytes together: use shorter ones";
     assert_eq!(reader.call(&format!("CLIENT TRACKING ON BCAST{many}")), refused);
     assert_eq!(reader.call(&format!("CLIENT TRACKING ON BCAST PREFIX {}", "p".repeat(70_000))), refused);
+    let long = reader.call(&format!("CLIENT TRACKING ON BCAST PREFIX {}", "p".repeat(1025)));
+    assert_eq!(long, "-ERR a prefix has at most 1024 bytes: use a shorter one");
     let first: String = (0..1024).map(|number| format!(" PREFIX p{number:05}")).collect();
     assert_eq!(reader.call(&format!("CLIENT TRACKING ON BCAST{first}")), "+OK");
     assert_eq!(reader.call("CLIENT TRACKING ON BCAST PREFIX q"), refused);
