@@ -1,7 +1,8 @@
 //! Channels: a message reaches the subscribers of all doors, through the topic of the channel's name if it exists.
 //! Subscribing creates nothing.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use parking_lot::Mutex;
 
 use super::clients::Client;
 use super::events::Registration;
-use super::names::{Tenant, channel_name, channel_of, channel_of_topic, topic_glob, topic_of};
+use super::names::{Tenant, channel_name, channel_of, channel_of_topic, prefix, topic_glob, topic_of};
 use super::writer::Writer;
 use crate::fields;
 
@@ -42,7 +43,7 @@ pub(super) struct Channels {
 #[derive(Default)]
 struct State {
     channels: BTreeMap<Vec<u8>, usize>,
-    patterns: HashMap<Vec<u8>, usize>,
+    patterns: BTreeMap<Vec<u8>, usize>,
 }
 
 /// Subscriptions of one connection. Dropping it ends all of them.
@@ -316,11 +317,15 @@ impl Channels {
         self.count(&receiver, false);
     }
 
-    /// Returns the channels of a tenant that have subscribers, with the number of subscribers.
-    pub(super) fn channels(&self, tenant: Tenant<'_>) -> Vec<(Vec<u8>, usize)> {
-        let state = self.state.lock();
-        let channels = state.channels.iter();
-        channels.filter_map(|(name, count)| Some((channel_of(tenant, name)?.to_vec(), *count))).collect()
+    /// Returns the first channels of a tenant with subscribers whose broker's names are after this one, in the order of
+    /// these names. Few at a time, because publishers wait in the meantime.
+    pub(super) fn page(&self, tenant: Tenant<'_>, after: Option<&[u8]>) -> Vec<Vec<u8>> {
+        page(&self.state.lock().channels, tenant, after)
+    }
+
+    /// Returns the number of channels of all tenants.
+    pub(super) fn len(&self) -> usize {
+        self.state.lock().channels.len()
     }
 
     pub(super) fn subscribers(&self, tenant: Tenant<'_>, channel: &[u8]) -> usize {
@@ -328,7 +333,11 @@ impl Channels {
     }
 
     pub(super) fn patterns(&self, tenant: Tenant<'_>) -> usize {
-        self.state.lock().patterns.keys().filter(|name| channel_of(tenant, name).is_some()).count()
+        let state = self.state.lock();
+        match tenant {
+            None => state.patterns.len(),
+            Some(_) => of_tenant(&state.patterns, tenant, None).count(),
+        }
     }
 
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
@@ -345,6 +354,28 @@ impl Channels {
             slow,
         )
     }
+}
+
+/// Maximum number of channels of a page.
+const PAGE: usize = 256;
+
+/// Returns the broker's names of a tenant that are after this one, or all of them.
+fn of_tenant<'n, V>(
+    names: &'n BTreeMap<Vec<u8>, V>,
+    tenant: Tenant<'_>,
+    after: Option<&[u8]>,
+) -> impl Iterator<Item = &'n Vec<u8>> {
+    let from = match after {
+        Some(after) => Bound::Excluded(after),
+        None => Bound::Included(prefix(tenant).as_bytes()),
+    };
+    let names = names.range::<[u8], _>((from, Bound::Unbounded)).map(|(name, _)| name);
+    names.take_while(move |name| channel_of(tenant, name).is_some())
+}
+
+/// Returns the first names of a tenant that are after this one.
+pub(super) fn page<V>(names: &BTreeMap<Vec<u8>, V>, tenant: Tenant<'_>, after: Option<&[u8]>) -> Vec<Vec<u8>> {
+    of_tenant(names, tenant, after).take(PAGE).cloned().collect()
 }
 
 /// Reserves memory for the next messages, if they need any. Fails if no memory becomes free in time, because this

@@ -11,6 +11,7 @@ use broker::{Broker, Hold, Identity};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use super::channels::page;
 use super::clients::Client;
 use super::names::{Tenant, channel_name, channel_of};
 use super::receiver::Receiver;
@@ -92,11 +93,15 @@ impl ShardChannels {
         count
     }
 
-    /// Returns the channels of a tenant, with the number of subscribers of each.
-    pub(super) fn all(&self, tenant: Tenant<'_>) -> Vec<(Vec<u8>, usize)> {
-        let by_name = self.by_name.lock();
-        let channels = by_name.iter();
-        channels.filter_map(|(name, receivers)| Some((channel_of(tenant, name)?.to_vec(), receivers.len()))).collect()
+    /// Returns the first channels of a tenant whose broker's names are after this one, in the order of these names. Few
+    /// at a time, because publishers wait in the meantime.
+    pub(super) fn page(&self, tenant: Tenant<'_>, after: Option<&[u8]>) -> Vec<Vec<u8>> {
+        page(&self.by_name.lock(), tenant, after)
+    }
+
+    /// Returns the number of channels of all tenants.
+    pub(super) fn len(&self) -> usize {
+        self.by_name.lock().len()
     }
 
     pub(super) fn subscribers(&self, tenant: Tenant<'_>, channel: &[u8]) -> usize {

@@ -35,10 +35,6 @@ impl Door {
         let mut writer = session.writer();
         let mut failed = session.writer();
         writer.bytes_max = session.room();
-        let ending = Rc::new(Notify::new());
-        let mut ended = session.writer();
-        session.ending = Some(ending.clone());
-        session.is_sliced = true;
         let work = async move {
             let done = match sliced {
                 Sliced::Combine(combination) => {
@@ -68,6 +64,19 @@ impl Door {
                 }
             }
         };
+        self.in_slices(session, work)
+    }
+
+    /// Runs work that leaves other commands their turn. It ends with its connection.
+    pub(super) fn in_slices(
+        &self,
+        session: &mut Session,
+        work: impl Future<Output = Answer> + 'static,
+    ) -> Reply<Answer, Later> {
+        let ending = Rc::new(Notify::new());
+        let mut ended = session.writer();
+        session.ending = Some(ending.clone());
+        session.is_sliced = true;
         let until_ended = async move {
             tokio::select! {
                 answer = work => answer,

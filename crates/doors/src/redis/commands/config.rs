@@ -26,6 +26,8 @@ pub(super) const COMMAND: Command =
         ("SET", -4),
     ]);
 
+/// Maximum number of patterns of `CONFIG GET`, each of which is compared with the name of each parameter.
+const PATTERNS_MAX: usize = 64;
 /// Maximum size of the value of a parameter without effect.
 const VALUE_BYTES_MAX: usize = 1024;
 
@@ -213,6 +215,11 @@ pub(in crate::redis) struct Settings {
 fn config(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     match args[1].to_ascii_uppercase().as_slice() {
         b"GET" => written(session, |writer| {
+            if args.len() - 2 > PATTERNS_MAX {
+                return Err(Fail::new(format!(
+                    "ERR CONFIG GET takes at most {PATTERNS_MAX} patterns: use several commands, or *"
+                )));
+            }
             let patterns = args[2..].iter().map(|pattern| matcher(&pattern.to_ascii_lowercase()));
             let mut patterns = patterns.collect::<Done<Vec<_>>>()?;
             let mut is_wanted = |name: &str| patterns.iter_mut().any(|pattern| pattern.matches(name.as_bytes()));

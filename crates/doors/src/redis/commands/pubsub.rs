@@ -5,23 +5,25 @@ use std::sync::Arc;
 
 use broker::{Attempt, Holding, Origin};
 use engine::BatchBuilder;
-use engine::glob::Glob;
+use engine::glob::{Glob, Matcher};
 use engine::security::Operation;
 use futures_util::FutureExt;
 use net::service::{Reply, once};
 
 use super::args::{is, matcher, pattern};
 use super::session::{now, written};
+use super::work::{Pace, at_once};
 use crate::redis::access::{Needs, permit};
-use crate::redis::channels::{ChannelSubscription, Ready, Selector, Subscribed};
+use crate::redis::channels::{ChannelSubscription, Channels, Ready, Selector, Subscribed};
 use crate::redis::clients::About;
 use crate::redis::codec::{Answer, Follow};
 use crate::redis::command::{Command, own, wrong_part};
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail};
 use crate::redis::events::Registration;
-use crate::redis::names::{channel_name, topic_of};
+use crate::redis::names::{Tenant, channel_name, channel_of, topic_of};
 use crate::redis::receiver::Unconfirmed;
+use crate::redis::shard_channels::ShardChannels;
 use crate::redis::writer::Writer;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -312,42 +314,138 @@ fn sunsubscribe(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<An
     now(writer)
 }
 
-fn write_channels(writer: &mut Writer, mut channels: Vec<(Vec<u8>, usize)>, pattern: &[&[u8]]) -> Done {
-    let mut matcher = pattern.first().map(|pattern| matcher(pattern)).transpose()?;
-    channels.retain(|(channel, _)| matcher.as_mut().is_none_or(|matcher| matcher.matches(channel)));
-    writer.array(channels.len());
-    channels.iter().for_each(|(channel, _)| writer.bulk(channel));
-    Ok(())
+/// Number of channels, of at most 1,024 bytes each, that `PUBSUB` visits in one step. With more it runs in slices.
+const STEP_MAX: usize = 1024;
+/// Number of bytes of names that cost as much as a visit of a channel.
+const UNIT_BYTES: usize = 256;
+
+/// Channels, or shard channels.
+#[derive(Clone)]
+enum Directory {
+    Channels(Arc<Channels>),
+    Shard(Arc<ShardChannels>),
 }
 
-fn write_counts(writer: &mut Writer, channels: &[&[u8]], count: impl Fn(&[u8]) -> usize) {
-    writer.array(2 * channels.len());
-    for channel in channels {
-        writer.bulk(channel);
-        writer.len(count(channel));
+impl Directory {
+    fn len(&self) -> usize {
+        match self {
+            Self::Channels(channels) => channels.len(),
+            Self::Shard(channels) => channels.len(),
+        }
+    }
+
+    fn page(&self, tenant: Tenant<'_>, after: Option<&[u8]>) -> Vec<Vec<u8>> {
+        match self {
+            Self::Channels(channels) => channels.page(tenant, after),
+            Self::Shard(channels) => channels.page(tenant, after),
+        }
+    }
+
+    fn subscribers(&self, tenant: Tenant<'_>, channel: &[u8]) -> usize {
+        match self {
+            Self::Channels(channels) => channels.subscribers(tenant, channel),
+            Self::Shard(channels) => channels.subscribers(tenant, channel),
+        }
     }
 }
 
-fn pubsub(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    let tenant = session.tenant.clone();
-    let tenant = tenant.as_ref();
-    written(session, |writer| {
-        match &args[1..] {
-            [word, pattern @ ..] if is(word, "CHANNELS") && pattern.len() < 2 => {
-                write_channels(writer, door.channels.channels(tenant), pattern)?;
+/// Request about channels.
+enum Lookup {
+    /// Names of all channels, or of those that match a pattern.
+    Names(Option<Matcher>),
+    /// Numbers of subscribers of these channels.
+    Counts(Vec<Box<[u8]>>),
+}
+
+impl Lookup {
+    /// Writes the reply. A channel that exists during the whole time is in it once.
+    async fn write(self, directory: &Directory, tenant: Tenant<'_>, out: &mut Writer, pace: &mut Pace) -> Done {
+        match self {
+            Self::Names(mut matcher) => {
+                let begin = out.bytes.len();
+                let mut count = 0;
+                let mut page = directory.page(tenant, None);
+                while let Some(last) = page.last().filter(|_| !out.is_too_large) {
+                    let channels = page.iter().filter_map(|name| channel_of(tenant, name));
+                    for channel in channels.filter(|name| matcher.as_mut().is_none_or(|it| it.matches(name))) {
+                        out.bulk(channel);
+                        count += 1;
+                    }
+                    pace.spend(units(&page)).await;
+                    page = directory.page(tenant, Some(last));
+                }
+                out.begin_with(begin, |out| out.array(count));
             }
-            [word, pattern @ ..] if is(word, "SHARDCHANNELS") && pattern.len() < 2 => {
-                write_channels(writer, door.shard_channels.all(tenant), pattern)?;
+            Self::Counts(channels) => {
+                out.array(2 * channels.len());
+                for channels in channels.chunks(STEP_MAX) {
+                    for channel in channels {
+                        out.bulk(channel);
+                        out.len(directory.subscribers(tenant, channel));
+                    }
+                    pace.spend(units(channels)).await;
+                }
             }
-            [word, channels @ ..] if is(word, "NUMSUB") => {
-                write_counts(writer, channels, |channel| door.channels.subscribers(tenant, channel));
-            }
-            [word, channels @ ..] if is(word, "SHARDNUMSUB") => {
-                write_counts(writer, channels, |channel| door.shard_channels.subscribers(tenant, channel));
-            }
-            [word] if is(word, "NUMPAT") => writer.len(door.channels.patterns(tenant)),
-            _ => return Err(wrong_part("PUBSUB", args[1])),
         }
-        Ok(())
+        out.check()
+    }
+}
+
+fn units<T: AsRef<[u8]>>(names: &[T]) -> u64 {
+    let bytes: usize = names.iter().map(|name| name.as_ref().len()).sum();
+    (names.len() + bytes / UNIT_BYTES) as u64
+}
+
+fn pubsub(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
+    let channels = || Directory::Channels(door.channels.clone());
+    let shard = || Directory::Shard(door.shard_channels.clone());
+    let names = |pattern: &[&[u8]]| pattern.first().map(|pattern| matcher(pattern)).transpose().map(Lookup::Names);
+    let counts = |names: &[&[u8]]| Ok(Lookup::Counts(names.iter().map(|name| (*name).into()).collect()));
+    let (directory, lookup) = match &args[1..] {
+        [word, pattern @ ..] if is(word, "CHANNELS") && pattern.len() < 2 => (channels(), names(pattern)),
+        [word, pattern @ ..] if is(word, "SHARDCHANNELS") && pattern.len() < 2 => (shard(), names(pattern)),
+        [word, names @ ..] if is(word, "NUMSUB") => (channels(), counts(names)),
+        [word, names @ ..] if is(word, "SHARDNUMSUB") => (shard(), counts(names)),
+        [word] if is(word, "NUMPAT") => {
+            return written(session, |writer| {
+                writer.len(door.channels.patterns(session.tenant()));
+                Ok(())
+            });
+        }
+        _ => return session.fail(&wrong_part("PUBSUB", args[1])),
+    };
+    match lookup {
+        Ok(lookup) => look_up(door, session, directory, lookup),
+        Err(fail) => session.fail(&fail),
+    }
+}
+
+/// Answers a request about channels: here, or in slices if there are many.
+fn look_up(door: &Door, session: &mut Session, directory: Directory, lookup: Lookup) -> Reply<Answer, Later> {
+    let units = match &lookup {
+        Lookup::Names(_) => directory.len(),
+        Lookup::Counts(names) => names.len(),
+    };
+    let tenant = session.tenant.clone();
+    let mut writer = session.writer();
+    if units <= STEP_MAX {
+        let done = at_once(lookup.write(&directory, tenant.as_ref(), &mut writer, &mut Pace::at_once()));
+        return match done {
+            Ok(()) => now(writer),
+            Err(fail) => session.fail(&fail),
+        };
+    }
+    writer.bytes_max = session.room();
+    let mut failed = session.writer();
+    let slices = door.slices.clone();
+    door.in_slices(session, async move {
+        let _turn = slices.turn(units as u64).await;
+        match lookup.write(&directory, tenant.as_ref(), &mut writer, &mut Pace::sliced()).await {
+            Ok(()) => Answer::Written(writer.bytes),
+            Err(fail) => {
+                failed.error(&fail);
+                Answer::Written(failed.bytes)
+            }
+        }
     })
 }

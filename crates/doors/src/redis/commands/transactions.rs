@@ -410,6 +410,9 @@ pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: 
         reply => (reply, None),
     };
     match reply {
+        Reply::Blocked(_) if std::mem::take(&mut session.is_sliced) => writer.error(&Fail::new(
+            "ERR the command visits too many channels for a transaction: send it outside of the transaction",
+        )),
         Reply::Now(Answer::Written(bytes)) => writer.put(&bytes),
         Reply::Now(Answer::Fixed(bytes)) => writer.put(bytes),
         Reply::Now(Answer::Nothing) => {}

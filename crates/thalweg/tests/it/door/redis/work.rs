@@ -148,3 +148,42 @@ async fn commands_that_read_too_much_are_refused_with_the_limit() {
     let refused = redis.answer();
     assert!(refused.contains("at most 262144"), "{refused}");
 }
+
+#[tokio::test]
+async fn lists_of_many_channels_run_in_slices() {
+    let server = server(&[]);
+    let client = server.client("tcp").await;
+    let mut subscriber = Redis::open(&server);
+    let names: Vec<String> = (0..3000).map(|number| format!("c{number:05}")).collect();
+    let with_names = |words: &[&'static str]| {
+        let words = words.iter().copied().chain(names.iter().map(String::as_str));
+        request(&words.map(str::as_bytes).collect::<Vec<_>>())
+    };
+    for command in ["SUBSCRIBE", "SSUBSCRIBE"] {
+        subscriber.send(&with_names(&[command]));
+        names.iter().for_each(|name| assert!(subscriber.answer().contains(name)));
+    }
+    let mut redis = Redis::open(&server);
+    let all = format!("({})", names.join(" "));
+    assert_eq!((redis.call("PUBSUB CHANNELS"), redis.call("PUBSUB SHARDCHANNELS")), (all.clone(), all));
+    let some: Vec<&str> = names.iter().map(String::as_str).filter(|name| name.ends_with("17")).collect();
+    assert_eq!(redis.call("PUBSUB CHANNELS c0*17"), format!("({})", some.join(" ")));
+    redis.send(&with_names(&["PUBSUB", "NUMSUB", "none"]));
+    let counts: Vec<String> = names.iter().map(|name| format!("{name} :1")).collect();
+    assert_eq!(redis.answer(), format!("(none :0 {})", counts.join(" ")));
+    assert_eq!(redis.call("PUBSUB SHARDNUMSUB c00007 none"), "(c00007 :1 none :0)");
+    assert_eq!(metric(&client, "thalweg_redis_sliced_total").await, 4);
+    // A transaction does not wait for slices.
+    for words in ["MULTI", "PUBSUB CHANNELS", "PUBSUB NUMSUB c00007"] {
+        redis.call(words);
+    }
+    let refused = "-ERR the command visits too many channels for a transaction: send it outside of the transaction";
+    assert_eq!(redis.call("EXEC"), format!("({refused} (c00007 :1))"));
+    assert_eq!(metric(&client, "thalweg_redis_slices_waiting").await, 0);
+    drop(subscriber);
+    until("no channel", async || redis.call("PUBSUB CHANNELS") == "()").await;
+    // The patterns of one command are few.
+    let patterns = |count: usize| format!("CONFIG GET{}", " hz".repeat(count));
+    assert_eq!(redis.call(&patterns(64)), "(hz 10)");
+    assert_eq!(redis.call(&patterns(65)), "-ERR CONFIG GET takes at most 64 patterns: use several commands, or *");
+}
