@@ -23,6 +23,10 @@ use super::receiver::{Receiver, Unconfirmed};
 
 /// Maximum size of a line. The rest of a longer one is left out.
 const LINE_BYTES_MAX: usize = 64 << 10;
+/// Maximum memory of the lines of a step that are kept until its end.
+const LINES_BYTES_MAX: usize = 1 << 20;
+/// Memory of a line in addition to its bytes.
+const LINE_BYTES: usize = 64;
 
 /// Commands that no monitor shows, by their numbers: those about the server, as in Redis. It has two more in the
 /// category `admin`, which lack the flag `CMD_ADMIN`.
@@ -112,17 +116,30 @@ impl Monitors {
 
     /// Writes a line about a command to all monitoring clients.
     pub(super) fn show(&self, executor: Executor<'_>, database: usize, command: &Command, args: &[&[u8]]) {
-        if !self.are_any() || HIDDEN.get(command.number_of(args)).is_some_and(|is_hidden| *is_hidden) {
-            return;
+        if let Some(line) = self.line_of(executor, database, command, args) {
+            self.write(&[line]);
         }
-        let line = Bytes::from(self.line(executor, database, command, args));
+    }
+
+    /// Returns the line about a command, if there are monitoring clients that may see it.
+    fn line_of(&self, executor: Executor<'_>, database: usize, command: &Command, args: &[&[u8]]) -> Option<Bytes> {
+        if !self.are_any() || HIDDEN.get(command.number_of(args)).is_some_and(|is_hidden| *is_hidden) {
+            return None;
+        }
+        Some(Bytes::from(self.line(executor, database, command, args)))
+    }
+
+    /// Writes lines to all monitoring clients.
+    fn write(&self, lines: &[Bytes]) {
         for monitor in self.all.read().iter() {
             let receiver = &monitor.receiver;
             let identity = monitor.identity.lock().clone();
+            let client = &receiver.client;
             let may = self.security.is_valid(&identity)
                 && self.security.allows(&identity, Operation::Alter, &Resource::CLUSTER);
-            let client = &receiver.client;
-            if may && !receiver.has_no_room(&self.answers) && receiver.send(line.clone()) {
+            let mut lines = lines.iter();
+            if may && lines.all(|line| !receiver.has_no_room(&self.answers) && receiver.queue(line.clone())) {
+                client.outbox.flush();
                 continue;
             }
             if may {
@@ -161,6 +178,41 @@ impl Monitors {
         out.gauge("thalweg_redis_monitors", "Connections of Redis clients that monitor all commands", count)?;
         let slow = self.slow.load(Ordering::Relaxed);
         out.counter("thalweg_redis_slow_monitors", "Connections closed because they did not read MONITOR", slow)
+    }
+}
+
+/// Lines about the commands of a step. They are written once its keys are released: its thread does not hold them while
+/// it writes to connections. If a script is begun again, those of its first run are not shown.
+pub(super) struct Lines {
+    monitors: Arc<Monitors>,
+    lines: Vec<Bytes>,
+    bytes: usize,
+}
+
+impl Lines {
+    pub(super) fn new(monitors: &Arc<Monitors>) -> Self {
+        Self { monitors: monitors.clone(), lines: Vec::new(), bytes: 0 }
+    }
+
+    /// Adds the line about a command. If there are too many, all of them are written immediately.
+    #[inline]
+    pub(super) fn add(&mut self, executor: Executor<'_>, database: usize, command: &Command, args: &[&[u8]]) {
+        if let Some(line) = self.monitors.line_of(executor, database, command, args) {
+            self.bytes += line.len() + LINE_BYTES;
+            self.lines.push(line);
+            if self.bytes > LINES_BYTES_MAX {
+                self.write();
+            }
+        }
+    }
+
+    /// Writes all lines to the monitoring clients.
+    pub(super) fn write(&mut self) {
+        if !self.lines.is_empty() {
+            self.monitors.write(&self.lines);
+            self.lines.clear();
+            self.bytes = 0;
+        }
     }
 }
 
@@ -235,7 +287,37 @@ fn quote(line: &mut Vec<u8>, text: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use broker::Settings;
+    use tokio::runtime::Handle;
+
     use super::*;
+
+    #[tokio::test]
+    async fn the_lines_of_a_step_are_written_at_its_end() {
+        let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("it starts");
+        let monitors = Arc::new(Monitors::new(&broker));
+        let client = Client::of_test(1);
+        let (_monitoring, unconfirmed) = monitors.add(&client, &Arc::new(Identity::anonymous("host")));
+        unconfirmed.0[0].confirm();
+        let command = commands::find(b"ECHO").expect("a command");
+        let mut lines = Lines::new(&monitors);
+        let add = |lines: &mut Lines, text: &[u8]| lines.add(Executor::Script, 0, command, &[&b"ECHO"[..], text]);
+        add(&mut lines, b"a");
+        // The first run of a script that is begun again.
+        drop(lines);
+        let mut lines = Lines::new(&monitors);
+        add(&mut lines, b"b");
+        add(&mut lines, b"c");
+        assert_eq!(client.outbox.waiting(), 0);
+        lines.write();
+        assert_eq!(client.outbox.chunks(), 2);
+        lines.write();
+        assert_eq!(client.outbox.chunks(), 2);
+        // A script may have any number of commands.
+        let long = vec![b'x'; LINE_BYTES_MAX];
+        (0..LINES_BYTES_MAX / LINE_BYTES_MAX).for_each(|_| add(&mut lines, &long));
+        assert!(client.outbox.waiting() > LINES_BYTES_MAX && lines.bytes < LINES_BYTES_MAX);
+    }
 
     /// `sdscatrepr` in `sds.c` of Redis 7.0.
     #[test]

@@ -17,7 +17,7 @@ use crate::redis::connection::{DATABASES, Door, Later, SPARE_BYTES, Session};
 use crate::redis::databases::lock_or_busy;
 use crate::redis::errors::{Done, Fail};
 use crate::redis::events;
-use crate::redis::monitors::Executor;
+use crate::redis::monitors::{Executor, Lines};
 use crate::redis::names::{Tenant, all_databases, cache_name};
 use crate::redis::writer::Writer;
 
@@ -321,6 +321,7 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
     }
     writer.array(queued.len());
     let mut last = Vec::new();
+    let mut lines = Lines::new(&door.monitors);
     let time = TransactionTime::begin(door.transaction_time_max);
     for (queued, args) in queued.iter().zip(&borrowed) {
         let begin = writer.bytes.len();
@@ -355,16 +356,24 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
             },
             Does::Own(_) => do_own(door, session, queued, args, &mut writer),
         }
-        count(door, session, (queued, args), &writer.bytes[begin..], began);
+        count(door, session, (queued, args), &writer.bytes[begin..], began, &mut lines);
     }
     let commit = finish(held, &caches);
-    do_last(door, session, last, &mut writer);
+    do_last(door, session, last, &mut writer, &mut lines);
+    lines.write();
     Ok((writer, commit))
 }
 
 /// Counts a command of a transaction that has run.
-fn count(door: &Door, session: &mut Session, (queued, args): (&Queued, &Vec<&[u8]>), answer: &[u8], began: Instant) {
-    door.monitors.show(Executor::Client(&session.client), queued.database, queued.command, args);
+fn count(
+    door: &Door,
+    session: &mut Session,
+    (queued, args): (&Queued, &Vec<&[u8]>),
+    answer: &[u8],
+    began: Instant,
+    lines: &mut Lines,
+) {
+    lines.add(Executor::Client(&session.client), queued.database, queued.command, args);
     let number = queued.command.number_of(args);
     door.count_now(session, number, args, began);
     if answer.first() == Some(&b'-') {
@@ -421,7 +430,13 @@ pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: 
 }
 
 /// Runs the commands that wait for the end of the locks, and inserts their replies at their positions.
-fn do_last(door: &Door, session: &mut Session, last: Vec<(usize, &Queued, &Vec<&[u8]>)>, writer: &mut Writer) {
+fn do_last(
+    door: &Door,
+    session: &mut Session,
+    last: Vec<(usize, &Queued, &Vec<&[u8]>)>,
+    writer: &mut Writer,
+    lines: &mut Lines,
+) {
     let selected = session.database;
     let mut answers = Vec::with_capacity(last.len());
     for (at, queued, args) in last {
@@ -430,7 +445,7 @@ fn do_last(door: &Door, session: &mut Session, last: Vec<(usize, &Queued, &Vec<&
         session.database = queued.database;
         session.client.select(queued.database);
         do_own(door, session, queued, args, &mut answer);
-        count(door, session, (queued, args), &answer.bytes, began);
+        count(door, session, (queued, args), &answer.bytes, began, lines);
         answers.push((at, answer.bytes));
     }
     // From the last one on, so that the positions of the others remain valid.

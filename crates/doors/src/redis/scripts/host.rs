@@ -23,7 +23,7 @@ use crate::redis::commands::transactions::{self, Held};
 use crate::redis::commands::{self, help, keys, sort, tools};
 use crate::redis::connection::{DATABASES, Door};
 use crate::redis::errors::{Done, Fail};
-use crate::redis::monitors::Executor;
+use crate::redis::monitors::{Executor, Lines};
 use crate::redis::names::{Tenant, channel_name, topic_of};
 use crate::redis::stats::Tally;
 use crate::redis::writer::Writer;
@@ -93,6 +93,8 @@ pub(in crate::redis) struct Host<'h, 'c> {
     /// Keys that the script was given, in its first database.
     pub(in crate::redis) declared: &'h [&'h [u8]],
     pub(in crate::redis) running: Option<Arc<Running>>,
+    /// Lines about its commands for monitoring clients.
+    pub(in crate::redis) lines: &'h mut Lines,
     pub(in crate::redis) wakes: Wakes,
     /// Number of members, keys and items that the commands have visited, if they are limited together.
     pub(in crate::redis) looked: u64,
@@ -131,7 +133,7 @@ impl<'c> Host<'_, 'c> {
         let done = self.run(command, args, out);
         self.looked = out.looked;
         if self.need.is_none() {
-            self.caller.door.monitors.show(Executor::Script, self.database, command, args);
+            self.lines.add(Executor::Script, self.database, command, args);
         }
         let number = command.number_of(args);
         self.tally.record(number, began.elapsed());

@@ -21,6 +21,7 @@ use crate::redis::commands::transactions::{Held, act_for, finish};
 use crate::redis::connection::{Door, SPARE_BYTES, Session};
 use crate::redis::databases::lock_or_busy;
 use crate::redis::errors::{Done, Fail, fixed};
+use crate::redis::monitors::Lines;
 use crate::redis::names::{Tenant, prefix};
 use crate::redis::room::script_room;
 use crate::redis::stats::Tally;
@@ -51,6 +52,8 @@ pub(in crate::redis) struct On<'h, 'c> {
     /// `true` if the run may end with a need, and is begun again with it.
     pub(in crate::redis) may_repeat: bool,
     pub(in crate::redis) running: Option<Arc<Running>>,
+    /// Lines about the commands for monitoring clients, if the run is not begun again.
+    pub(in crate::redis) lines: &'h mut Lines,
 }
 
 impl<'a> Call<'a> {
@@ -133,32 +136,38 @@ impl Door {
             let mut out = session.writer();
             out.bytes_max = script_room(session.room());
             let mut later = Vec::new();
-            let may_repeat = true;
+            let mut lines = Lines::new(&self.monitors);
             let on = On {
                 caller: &caller,
                 caches: &caches,
                 database: number,
                 shelf: &shelf,
                 may_wait: false,
-                may_repeat,
+                may_repeat: true,
                 running: None,
+                lines: &mut lines,
             };
-            match run(call, on, (&mut held, &mut later), &session.tally, &mut out) {
-                Ok(()) => return Ok(Some((out, finish(held, &caches)))),
-                Err(Stop::Fail(fail)) => {
-                    out.bytes.clear();
-                    out.error(&fail);
-                    return Ok(Some((out, finish(held, &caches))));
-                }
+            let done = run(call, on, (&mut held, &mut later), &session.tally, &mut out);
+            let fail = match done {
+                Ok(()) => None,
+                Err(Stop::Fail(fail)) => Some(fail),
                 Err(Stop::Need(Need::AllKeys)) if !locks_all => {
                     release(held);
                     locks_all = true;
+                    continue;
                 }
                 Err(Stop::Need(_)) => {
                     release(held);
                     return Ok(None);
                 }
+            };
+            if let Some(fail) = fail {
+                out.bytes.clear();
+                out.error(&fail);
             }
+            let commit = finish(held, &caches);
+            lines.write();
+            return Ok(Some((out, commit)));
         }
     }
 }
@@ -195,6 +204,7 @@ pub(in crate::redis) fn run<'c>(
         has_used_others: false,
         declared: call.keys,
         running: on.running,
+        lines: on.lines,
         wakes: Wakes::default(),
         looked: 0,
     };

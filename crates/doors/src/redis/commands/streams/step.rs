@@ -29,7 +29,7 @@ use crate::redis::connection::{Door, Later, Session, lock};
 use crate::redis::databases::{is_held, lock_if_free, lock_or_busy, open_database};
 use crate::redis::errors::Done;
 use crate::redis::events;
-use crate::redis::monitors::{Executor, Monitors};
+use crate::redis::monitors::{Executor, Lines, Monitors};
 use crate::redis::names::Tenant;
 use crate::redis::room::{charge_script, script_room};
 use crate::redis::scripts::Scripts;
@@ -386,6 +386,7 @@ impl Step {
     ) -> std::result::Result<Stepped, Need> {
         let mut out = Writer::new(self.is_resp3);
         let mut later = Vec::new();
+        let mut lines = Lines::new(&self.monitors);
         if !watched.is_unchanged(&self.broker, self.tenant.as_ref(), &mut held) {
             out.null_array();
             return Ok(Stepped { out, commit: finish(held, caches), later });
@@ -403,7 +404,7 @@ impl Step {
             let command = queued.command;
             let help = help::of(command, args);
             if !self.is_alone {
-                self.monitors.show(Executor::Client(&self.client), queued.database, command, args);
+                lines.add(Executor::Client(&self.client), queued.database, command, args);
             }
             let done = match command.does {
                 _ if help.is_some() => {
@@ -411,7 +412,8 @@ impl Step {
                     Ok(())
                 }
                 Does::Script(kind) => {
-                    match self.do_script((&mut held, caches), shelf, (queued, kind), args, &mut out, &mut later) {
+                    let to = (&mut out, &mut later, &mut lines);
+                    match self.do_script((&mut held, caches), shelf, (queued, kind), args, to) {
                         Err(Stop::Need(need)) => {
                             release(held);
                             return Err(need);
@@ -439,7 +441,9 @@ impl Step {
         if held.values().any(LockedCache::is_noted) {
             block_on(save(&mut later));
         }
-        Ok(Stepped { out, commit: finish(held, caches), later })
+        let commit = finish(held, caches);
+        lines.write();
+        Ok(Stepped { out, commit, later })
     }
 
     /// Runs a script as a command of the step.
@@ -449,8 +453,7 @@ impl Step {
         shelf: &Shelf,
         (queued, kind): (&Queued, Scripted),
         args: &[&[u8]],
-        out: &mut Writer,
-        later: &mut Vec<LocalBoxFuture<'static, Result<()>>>,
+        (out, later, lines): (&mut Writer, &mut Vec<LocalBoxFuture<'static, Result<()>>>, &mut Lines),
     ) -> std::result::Result<(), Stop> {
         let caller = self.caller.as_ref().expect("invariant: a step with scripts has one");
         let tenant = &self.tenant;
@@ -472,6 +475,7 @@ impl Step {
             may_wait: true,
             may_repeat: self.is_alone,
             running: Some(running),
+            lines,
         };
         run::run(&call, on, (held, later), &run::tally_of_lane(&caller.door), out)
     }

@@ -45,6 +45,25 @@ async fn a_monitor_shows_what_others_execute_without_their_secrets() {
 }
 
 #[tokio::test]
+async fn a_script_that_is_begun_again_is_shown_once() {
+    let server = server(&[]);
+    let mut monitor = Redis::open(&server);
+    assert_eq!(monitor.call("MONITOR"), "+OK");
+    let mut redis = Redis::open(&server);
+    // A straight script and one with a loop: both are begun again with the database that they select.
+    for begin in ["", "for i = 1, 1 do end "] {
+        let text = format!("{begin}redis.call('GET', KEYS[1]) redis.call('SELECT', 3) return redis.call('GET', 'x')");
+        redis.send(&request(&[b"EVAL", text.as_bytes(), b"1", b"k"]));
+        assert_eq!((redis.answer(), redis.call("PING")), ("nil".to_owned(), "+PONG".to_owned()));
+        assert_eq!(line(&mut monitor), format!(r#"[0 127.0.0.1] "EVAL" "{text}" "1" "k""#));
+        let lines = [line(&mut monitor), line(&mut monitor), line(&mut monitor), line(&mut monitor)];
+        let wanted =
+            [r#"[0 lua] "GET" "k""#, r#"[3 lua] "SELECT" "3""#, r#"[3 lua] "GET" "x""#, r#"[0 127.0.0.1] "PING""#];
+        assert_eq!(lines, wanted);
+    }
+}
+
+#[tokio::test]
 async fn a_monitor_that_does_not_read_is_disconnected() {
     let server = server(&[]);
     let client = server.client("tcp").await;
