@@ -2,6 +2,7 @@
 //! Subscribing creates nothing.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,11 +17,16 @@ use engine::streams::ID_HEADER;
 use engine::{
     Delivery, ErrorKind, Missing, Overflow, PartitionId, Pattern, RecordView, Result, Rule, SourceId, Start, TopicName,
 };
+use net::service::Reply;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 
 use super::clients::Client;
+use super::codec::{Answer, Follow};
+use super::connection::{Later, before};
 use super::events::Registration;
 use super::names::{Tenant, channel_name, channel_of, channel_of_topic, prefix, topic_glob, topic_of};
+use super::receiver::Receiver;
 use super::writer::Writer;
 use crate::fields;
 
@@ -61,27 +67,101 @@ pub(super) struct ChannelSubscription {
     pub(super) events: Option<Registration>,
 }
 
-/// A subscription whose confirmation is not written yet.
+/// A subscription whose messages are not delivered yet.
 pub(super) struct Ready {
-    channels: Arc<Channels>,
     broker: Arc<Broker>,
     subscription: Subscription,
-    receiver: Arc<ChannelReceiver>,
+    counted: Counted,
 }
 
 impl Ready {
-    /// Starts the delivery. Messages are written to the connection after the confirmation.
-    pub(super) fn begin(self) {
-        let Self { channels, broker, subscription, receiver } = self;
-        channels.count(&receiver, true);
+    /// Starts the delivery.
+    fn begin(self) {
+        let Self { broker, subscription, counted } = self;
         let lane = subscription.lane;
-        let drain = channels.drain(subscription, receiver);
-        // A task that this thread spawns writes nothing before the confirmation is written.
+        let drain = drain(subscription, counted);
         tokio::spawn(async move {
             if let Err(error) = broker.run_on_lane(lane, drain).await {
                 tracing::debug!(%error, "cannot subscribe to a channel");
             }
         });
+    }
+}
+
+/// Subscription in the numbers of subscribers, until it is dropped.
+struct Counted {
+    channels: Arc<Channels>,
+    receiver: Arc<ChannelReceiver>,
+}
+
+impl Counted {
+    fn new(channels: &Arc<Channels>, receiver: Arc<ChannelReceiver>) -> Self {
+        channels.count(&receiver, true);
+        Self { channels: channels.clone(), receiver }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.channels.count(&self.receiver, false);
+    }
+}
+
+/// Subscriptions and monitors whose confirmations are not written yet. Dropping it when they are begins to write their
+/// messages: a client receives the reply to its request first, also if that reply waits for a disk.
+#[derive(Default)]
+pub(super) struct Unconfirmed {
+    receivers: Vec<Arc<Receiver>>,
+    ready: Vec<Ready>,
+}
+
+impl fmt::Debug for Unconfirmed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Unconfirmed").field(&self.receivers.len()).field(&self.ready.len()).finish()
+    }
+}
+
+impl Unconfirmed {
+    /// Adds a receiver, whose messages are queued until then.
+    pub(super) fn add(&mut self, receiver: Arc<Receiver>) {
+        self.receivers.push(receiver);
+    }
+
+    /// Adds a subscription, whose messages the broker queues until then.
+    pub(super) fn add_ready(&mut self, ready: Ready) {
+        self.ready.push(ready);
+    }
+
+    /// Adds those of another reply, which is part of the same one.
+    pub(super) fn append(&mut self, mut other: Self) {
+        self.receivers.append(&mut other.receivers);
+        self.ready.append(&mut other.ready);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.receivers.is_empty() && self.ready.is_empty()
+    }
+
+    /// Returns the reply with which the subscriptions are confirmed.
+    pub(super) fn confirmed_by(self, reply: Reply<Answer, Later>) -> Reply<Answer, Later> {
+        if self.is_empty() { reply } else { before(reply, Follow::Subscribed(self)) }
+    }
+}
+
+impl Drop for Unconfirmed {
+    fn drop(&mut self) {
+        if self.is_empty() {
+            return;
+        }
+        let (receivers, ready) = (std::mem::take(&mut self.receivers), std::mem::take(&mut self.ready));
+        // A task that this thread spawns runs after the turn, which writes the confirmations. Without a runtime, the
+        // server has ended.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                receivers.iter().for_each(|receiver| receiver.confirm());
+                ready.into_iter().for_each(Ready::begin);
+            });
+        }
     }
 }
 
@@ -92,7 +172,8 @@ struct ChannelReceiver {
     selector: Selector,
     /// Tenant whose names the client uses.
     tenant: Option<TenantName>,
-    /// `true` once the confirmation is written. From then on publishers write to the connection directly.
+    /// `true` once the confirmation is written and the delivery has begun. From then on publishers write to the
+    /// connection directly.
     is_open: AtomicBool,
     /// `true` once nothing more may be written. Locked during each write.
     is_over: Mutex<bool>,
@@ -253,7 +334,7 @@ impl Channels {
         let subscription = subscription.await?;
         let subscribed =
             ChannelSubscription { handle: subscription.handle(), receiver: receiver.clone(), events: None };
-        Ok((subscribed, Ready { channels: self.clone(), broker: broker.clone(), subscription, receiver }))
+        Ok((subscribed, Ready { broker: broker.clone(), subscription, counted: Counted::new(self, receiver) }))
     }
 
     fn count(&self, receiver: &ChannelReceiver, is_more: bool) {
@@ -280,41 +361,6 @@ impl Channels {
                 }
             }
         }
-    }
-
-    async fn drain(self: Arc<Self>, mut subscription: Subscription, receiver: Arc<ChannelReceiver>) {
-        let handle = subscription.handle();
-        let outbox = &receiver.client.outbox;
-        receiver.is_open.store(true, Ordering::Release);
-        let mut deliveries = Vec::new();
-        loop {
-            outbox.room().await;
-            let room = match subscription.next(&mut deliveries).await {
-                Ok(()) => room_for(&receiver, &deliveries).await,
-                Err(error) => Err(error),
-            };
-            match room {
-                Ok(held) => {
-                    if !receiver.send(&mut deliveries, &|source| handle.source(source).0, held) {
-                        break;
-                    }
-                    outbox.flush();
-                }
-                Err(error) => {
-                    // The connection is closed because that is the only way to tell the client that its subscription
-                    // ended.
-                    if !*receiver.is_over.lock() {
-                        tracing::info!(client = receiver.client.address, %error, "closed a subscribed connection");
-                        let is_slow = matches!(error.kind, ErrorKind::SlowSubscriber | ErrorKind::Busy);
-                        self.slow.fetch_add(u64::from(is_slow), Ordering::Relaxed);
-                        outbox.close();
-                    }
-                    break;
-                }
-            }
-        }
-        drop(subscription);
-        self.count(&receiver, false);
     }
 
     /// Returns the first channels of a tenant with subscribers whose broker's names are after this one, in the order of
@@ -354,6 +400,42 @@ impl Channels {
             slow,
         )
     }
+}
+
+/// Writes the messages of a subscription to its connection until it ends.
+async fn drain(mut subscription: Subscription, counted: Counted) {
+    let Counted { channels, receiver } = &counted;
+    let handle = subscription.handle();
+    let outbox = &receiver.client.outbox;
+    receiver.is_open.store(true, Ordering::Release);
+    let mut deliveries = Vec::new();
+    loop {
+        outbox.room().await;
+        let room = match subscription.next(&mut deliveries).await {
+            Ok(()) => room_for(receiver, &deliveries).await,
+            Err(error) => Err(error),
+        };
+        match room {
+            Ok(held) => {
+                if !receiver.send(&mut deliveries, &|source| handle.source(source).0, held) {
+                    break;
+                }
+                outbox.flush();
+            }
+            Err(error) => {
+                // The connection is closed because that is the only way to tell the client that its subscription
+                // ended.
+                if !*receiver.is_over.lock() {
+                    tracing::info!(client = receiver.client.address, %error, "closed a subscribed connection");
+                    let is_slow = matches!(error.kind, ErrorKind::SlowSubscriber | ErrorKind::Busy);
+                    channels.slow.fetch_add(u64::from(is_slow), Ordering::Relaxed);
+                    outbox.close();
+                }
+                break;
+            }
+        }
+    }
+    drop((subscription, counted));
 }
 
 /// Maximum number of channels of a page.

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use net::service::{Decoded, Fault, FaultKind, Input, Order, Out, Peer, Protocol};
 use smallvec::SmallVec;
 
+use super::channels::Unconfirmed;
 use super::clients::Clients;
 use super::command::Command;
 use super::commands;
 use super::pause::Pause;
-use super::receiver::Unconfirmed;
 use super::scripts::Scripts;
 use super::tracking::Replying;
 use crate::strangers::{self, KAFKA_HEAD_BYTES, Stranger};
@@ -119,8 +119,10 @@ pub(super) enum Answer {
 /// Messages that may be written once a reply is.
 #[derive(Debug)]
 pub(super) enum Follow {
-    Invalidations(#[expect(dead_code, reason = "dropping it lets them follow")] Replying),
-    Subscribed(#[expect(dead_code, reason = "dropping it opens the connection")] Unconfirmed),
+    /// Dropping it lets the invalidations of keys follow.
+    Invalidations(Replying),
+    /// Dropping it lets the messages of new subscriptions follow.
+    Subscribed(Unconfirmed),
 }
 
 /// Outcome of parsing the first bytes of the input.

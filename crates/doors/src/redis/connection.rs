@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use super::access::{Reach, Recheck};
 use super::channels::{Channels, Subscribed};
 use super::clients::{About, Asking, Client, Clients, NO_COMMAND};
-use super::codec::{Answer, Paused, RedisProtocol, Request};
+use super::codec::{Answer, Follow, Paused, RedisProtocol, Request};
 use super::commands;
 use super::commands::session::source_of;
 use super::commands::streams::others::Guests;
@@ -628,6 +628,18 @@ fn after(later: Later, look: impl FnOnce(&Answer) + 'static) -> Later {
         look(&answer);
         answer
     })
+}
+
+/// Returns a reply that other messages may follow.
+pub(super) fn before(reply: Reply<Answer, Later>, follow: Follow) -> Reply<Answer, Later> {
+    let before = move |answer: Answer| answer.before(follow);
+    match reply {
+        Reply::Now(answer) => Reply::Now(before(answer)),
+        Reply::Last(answer) => Reply::Last(before(answer)),
+        Reply::Later(later) => Reply::Later(mapped(later, before)),
+        Reply::Alone(later) => Reply::Alone(mapped(later, before)),
+        Reply::Blocked(later) => Reply::Blocked(mapped(later, before)),
+    }
 }
 
 pub(super) fn mapped(mut later: Later, map: impl FnOnce(Answer) -> Answer + 'static) -> Later {

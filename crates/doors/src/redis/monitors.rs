@@ -19,7 +19,7 @@ use super::codec::Answer;
 use super::command::Command;
 use super::commands;
 use super::connection::{Door, Later, Session, mapped};
-use super::receiver::{Receiver, Unconfirmed};
+use super::receiver::Receiver;
 
 /// Maximum size of a line. The rest of a longer one is left out.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -68,6 +68,11 @@ pub(super) struct Monitoring {
 }
 
 impl Monitoring {
+    /// Returns the receiver, which is confirmed once the reply to `MONITOR` is written.
+    pub(super) fn receiver(&self) -> Arc<Receiver> {
+        self.monitor.receiver.clone()
+    }
+
     pub(super) fn monitor(&self) -> &Arc<Monitor> {
         &self.monitor
     }
@@ -105,13 +110,13 @@ impl Monitors {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Adds a monitoring client. It receives lines once its request is answered, and the second result is dropped.
-    pub(super) fn add(self: &Arc<Self>, client: &Arc<Client>, identity: &Arc<Identity>) -> (Monitoring, Unconfirmed) {
+    /// Adds a monitoring client. It receives lines once its receiver is confirmed.
+    pub(super) fn add(self: &Arc<Self>, client: &Arc<Client>, identity: &Arc<Identity>) -> Monitoring {
         let receiver = Arc::new(Receiver::new(client.clone(), identity.clone()));
-        let monitor = Arc::new(Monitor { receiver: receiver.clone(), identity: Mutex::new(identity.clone()) });
+        let monitor = Arc::new(Monitor { receiver, identity: Mutex::new(identity.clone()) });
         self.all.write().push(monitor.clone());
         self.is_on.store(true, Ordering::Relaxed);
-        (Monitoring { monitors: self.clone(), monitor }, Unconfirmed(vec![receiver]))
+        Monitoring { monitors: self.clone(), monitor }
     }
 
     /// Writes a line about a command to all monitoring clients.
@@ -297,8 +302,8 @@ mod tests {
         let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("it starts");
         let monitors = Arc::new(Monitors::new(&broker));
         let client = Client::of_test(1);
-        let (_monitoring, unconfirmed) = monitors.add(&client, &Arc::new(Identity::anonymous("host")));
-        unconfirmed.0[0].confirm();
+        let monitoring = monitors.add(&client, &Arc::new(Identity::anonymous("host")));
+        monitoring.receiver().confirm();
         let command = commands::find(b"ECHO").expect("a command");
         let mut lines = Lines::new(&monitors);
         let add = |lines: &mut Lines, text: &[u8]| lines.add(Executor::Script, 0, command, &[&b"ECHO"[..], text]);

@@ -1,7 +1,6 @@
 //! Connections to which other threads write messages that the broker does not keep: those of shard channels, of
 //! keyspace events, and of `MONITOR`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +8,6 @@ use broker::{Answers, Identity, Security};
 use bytes::Bytes;
 use engine::security::{Operation, Resource, ResourceKind};
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
 
 use super::clients::Client;
 
@@ -27,26 +25,6 @@ pub(super) struct Receiver {
     permitted_in: AtomicU64,
     /// Messages from before the subscription was confirmed, and their bytes; `None` after the confirmation.
     early: Mutex<Option<(Vec<Bytes>, usize)>>,
-}
-
-/// Subscriptions whose confirmation is not written yet. Dropping it when it is lets their messages follow.
-pub(super) struct Unconfirmed(pub(super) Vec<Arc<Receiver>>);
-
-impl fmt::Debug for Unconfirmed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Unconfirmed").field(&self.0.len()).finish()
-    }
-}
-
-impl Drop for Unconfirmed {
-    fn drop(&mut self) {
-        let receivers = std::mem::take(&mut self.0);
-        // A task that this thread spawns runs after the turn, which writes the confirmation. Without a runtime, the
-        // server has ended.
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move { receivers.iter().for_each(|receiver| receiver.confirm()) });
-        }
-    }
 }
 
 impl Receiver {

@@ -44,6 +44,13 @@ impl Drop for ShardSubscription {
     }
 }
 
+impl ShardSubscription {
+    /// Returns the receiver, which is confirmed once the confirmation of the subscription is written.
+    pub(super) fn receiver(&self) -> Arc<Receiver> {
+        self.receiver.clone()
+    }
+}
+
 impl ShardChannels {
     pub(super) fn subscribe(
         self: &Arc<Self>,
@@ -54,9 +61,6 @@ impl ShardChannels {
     ) -> ShardSubscription {
         let receiver = Arc::new(Receiver::new(client.clone(), identity.clone()));
         self.by_name.lock().entry(name.to_vec()).or_default().push(receiver.clone());
-        let subscribed = receiver.clone();
-        // A task that this thread spawns runs after the confirmation is written.
-        tokio::spawn(async move { subscribed.confirm() });
         ShardSubscription { channels: self.clone(), name: name.to_vec(), receiver, _hold: hold }
     }
 

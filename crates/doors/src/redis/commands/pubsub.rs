@@ -14,15 +14,13 @@ use super::args::{is, matcher, pattern};
 use super::session::{now, written};
 use super::work::{Pace, at_once};
 use crate::redis::access::{Needs, permit};
-use crate::redis::channels::{ChannelSubscription, Channels, Ready, Selector, Subscribed};
+use crate::redis::channels::{ChannelSubscription, Channels, Selector, Subscribed, Unconfirmed};
 use crate::redis::clients::About;
 use crate::redis::codec::{Answer, Follow};
 use crate::redis::command::{Command, own, wrong_part};
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail};
-use crate::redis::events::Registration;
 use crate::redis::names::{Tenant, channel_name, channel_of, topic_of};
-use crate::redis::receiver::Unconfirmed;
 use crate::redis::shard_channels::ShardChannels;
 use crate::redis::writer::Writer;
 
@@ -165,8 +163,7 @@ fn subscribe_to(
     let tenant = session.tenant.clone();
     let names: Vec<Vec<u8>> = args[1..].iter().map(|name| name.to_vec()).collect();
     let mut work = async move {
-        let mut ready = Vec::new();
-        let mut receivers = Vec::new();
+        let mut unconfirmed = Unconfirmed::default();
         for name in names {
             let (is_new, count) = {
                 let mut subscribed = subscribed.borrow_mut();
@@ -187,16 +184,16 @@ fn subscribe_to(
                     let selector = selector(name.clone());
                     let events = events.register(&client, &identity, tenant.as_ref(), &selector)?;
                     let selector = (tenant.clone(), selector);
-                    let (mut subscription, is_ready) =
+                    let (mut subscription, ready) =
                         channels.subscribe(&broker, &client, origin, permit.clone(), hold, selector).await?;
                     subscription.events = events;
-                    Ok::<_, Fail>((subscription, is_ready))
+                    Ok::<_, Fail>((subscription, ready))
                 };
                 match subscribing.await {
-                    Ok((subscription, is_ready)) => {
-                        receivers.extend(subscription.events.as_ref().map(Registration::receiver));
+                    Ok((subscription, ready)) => {
+                        subscription.events.iter().for_each(|events| unconfirmed.add(events.receiver()));
+                        unconfirmed.add_ready(ready);
                         subscriptions(&mut subscribed.borrow_mut()).insert(name.clone(), subscription);
-                        ready.push(is_ready);
                     }
                     Err(fail) => {
                         writer.error(&fail);
@@ -207,9 +204,7 @@ fn subscribe_to(
             write_change(&mut writer, word, Some(&name), subscribed.borrow().count());
         }
         subscribed.borrow().update_info(&mut client.about.lock());
-        ready.into_iter().for_each(Ready::begin);
-        let answer = Answer::Written(writer.bytes);
-        if receivers.is_empty() { answer } else { answer.before(Follow::Subscribed(Unconfirmed(receivers))) }
+        Answer::Written(writer.bytes).before(Follow::Subscribed(unconfirmed))
     }
     .boxed_local();
     // Only a pattern that matches many topics has to wait.
@@ -267,6 +262,7 @@ fn spublish(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
 
 fn ssubscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     let mut writer = session.writer();
+    let mut unconfirmed = Unconfirmed::default();
     for name in &args[1..] {
         if !session.shard_subscriptions.contains_key(*name) {
             if session.shard_subscriptions.len() == SUBSCRIBED_MAX {
@@ -289,12 +285,13 @@ fn ssubscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answe
             };
             let full = channel_name(session.tenant(), name);
             let subscription = door.shard_channels.subscribe(&session.client, &identity, &full, hold);
+            unconfirmed.add(subscription.receiver());
             session.shard_subscriptions.insert(name.to_vec(), subscription);
         }
         write_change(&mut writer, "ssubscribe", Some(name), session.shard_subscriptions.len());
     }
     session.update_subscribed_info();
-    now(writer)
+    unconfirmed.confirmed_by(now(writer))
 }
 
 fn sunsubscribe(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {

@@ -10,7 +10,8 @@ use super::args::{is, parse_int};
 use super::info::{Memory, human};
 use super::session::{now, ok, written};
 use crate::redis::access::{Needs, of_memory, of_statistics};
-use crate::redis::codec::{Answer, Follow};
+use crate::redis::channels::Unconfirmed;
+use crate::redis::codec::Answer;
 use crate::redis::command::{Command, Keys, Named, own, wrong_part};
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::databases::lock_or_busy;
@@ -139,10 +140,12 @@ fn write_slow(door: &Door, count: usize, writer: &mut Writer) {
 fn monitor(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
     if session.monitoring.is_none() {
         let identity = session.identity.borrow().clone();
-        let (monitoring, unconfirmed) = door.monitors.add(&session.client, &identity);
+        let monitoring = door.monitors.add(&session.client, &identity);
+        let mut unconfirmed = Unconfirmed::default();
+        unconfirmed.add(monitoring.receiver());
         session.monitoring = Some(monitoring);
         session.update_info(|about| about.is_monitoring = true);
-        return Reply::Now(Answer::Fixed(b"+OK\r\n").before(Follow::Subscribed(unconfirmed)));
+        return unconfirmed.confirmed_by(ok());
     }
     ok()
 }

@@ -8,7 +8,7 @@ use super::sort;
 use crate::redis::clients::TrackingInfo;
 use crate::redis::codec::{Answer, Follow};
 use crate::redis::command::{Command, Does, Named};
-use crate::redis::connection::{Door, Later, Session, mapped};
+use crate::redis::connection::{Door, Later, Session, before};
 use crate::redis::errors::{Done, Fail, SYNTAX, fixed};
 use crate::redis::tracking::{Options, Replying, is_same_tenant};
 use crate::redis::writer::Writer;
@@ -252,15 +252,10 @@ pub(in crate::redis) fn followed(
     reply: Reply<Answer, Later>,
     is_sliced: bool,
 ) -> Reply<Answer, Later> {
-    let follow = move |answer: Answer| answer.before(Follow::Invalidations(replying));
     match reply {
-        Reply::Now(answer) => Reply::Now(follow(answer)),
-        Reply::Last(answer) => Reply::Last(follow(answer)),
-        Reply::Later(later) => Reply::Later(mapped(later, follow)),
-        Reply::Alone(later) => Reply::Alone(mapped(later, follow)),
-        // It has read its data already.
-        Reply::Blocked(later) if is_sliced => Reply::Blocked(mapped(later, follow)),
-        Reply::Blocked(later) => Reply::Blocked(later),
+        // It has read its data already if it is sliced.
+        Reply::Blocked(later) if !is_sliced => Reply::Blocked(later),
+        reply => before(reply, Follow::Invalidations(replying)),
     }
 }
 

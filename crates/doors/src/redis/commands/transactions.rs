@@ -11,7 +11,8 @@ use super::args::{is, parse_usize};
 use super::streams::others::Guests;
 use super::work::TransactionTime;
 use crate::redis::access::Needs;
-use crate::redis::codec::Answer;
+use crate::redis::channels::Unconfirmed;
+use crate::redis::codec::{Answer, Follow};
 use crate::redis::command::{Command, Does, EACH, Named, Step, bytes_in, own};
 use crate::redis::connection::{DATABASES, Door, Later, SPARE_BYTES, Session};
 use crate::redis::databases::lock_or_busy;
@@ -274,7 +275,9 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
         return super::streams::step::begin(door, session, transaction.queued, watched, false);
     }
     match exec_all(door, session, &transaction.queued, &watched) {
-        Ok((writer, commit)) => session.settled(Answer::Written(writer.bytes), commit),
+        Ok((writer, commit, unconfirmed)) => {
+            unconfirmed.confirmed_by(session.settled(Answer::Written(writer.bytes), commit))
+        }
         Err(fail) => session.fail(&fail),
     }
 }
@@ -298,7 +301,12 @@ pub(super) fn admit(queued: &[Queued], caches: &BTreeMap<usize, Arc<Cache>>) -> 
     Ok(())
 }
 
-fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Watched) -> Done<(Writer, Commit)> {
+fn exec_all(
+    door: &Door,
+    session: &mut Session,
+    queued: &[Queued],
+    watched: &Watched,
+) -> Done<(Writer, Commit, Unconfirmed)> {
     let borrowed = borrowed(queued);
     let named = named_by(queued, &borrowed, watched);
     let mut caches = BTreeMap::new();
@@ -312,12 +320,13 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
         held.insert(*number, lock_or_busy(&caches[number], named)?);
     }
     act_for(&mut held, session.client.id);
+    let mut unconfirmed = Unconfirmed::default();
     let mut writer = session.writer();
     // A reply for which there is no memory is refused individually, as one that is too large.
     writer.bytes_max = session.room().max(EXEC_ANSWER_BYTES_MIN);
     if !watched.is_unchanged(&door.broker, session.tenant(), &mut held) {
         writer.null_array();
-        return Ok((writer, finish(held, &caches)));
+        return Ok((writer, finish(held, &caches), unconfirmed));
     }
     writer.array(queued.len());
     let mut last = Vec::new();
@@ -354,14 +363,14 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
                 }
                 Err(fail) => writer.error(&fail),
             },
-            Does::Own(_) => do_own(door, session, queued, args, &mut writer),
+            Does::Own(_) => unconfirmed.append(do_own(door, session, queued, args, &mut writer)),
         }
         count(door, session, (queued, args), &writer.bytes[begin..], began, &mut lines);
     }
     let commit = finish(held, &caches);
     do_last(door, session, last, &mut writer, &mut lines);
     lines.write();
-    Ok((writer, commit))
+    Ok((writer, commit, unconfirmed))
 }
 
 /// Counts a command of a transaction that has run.
@@ -381,42 +390,34 @@ fn count(
     }
 }
 
-/// Runs a command about the connection or the broker.
-pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: &[&[u8]], writer: &mut Writer) {
+/// Runs a command about the connection or the broker. The subscriptions that it begins are confirmed by the reply to
+/// the transaction.
+pub(super) fn do_own(
+    door: &Door,
+    session: &mut Session,
+    queued: &Queued,
+    args: &[&[u8]],
+    writer: &mut Writer,
+) -> Unconfirmed {
+    let mut unconfirmed = Unconfirmed::default();
     let Does::Own(run) = queued.command.does else {
-        return;
+        return unconfirmed;
     };
-    // As in Redis 7.0: SUBSCRIBE and PSUBSCRIBE may be part of a transaction, SSUBSCRIBE may not.
-    if queued.command.name == "SSUBSCRIBE" {
-        return writer.error(&Fail::new("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client"));
+    if let Some(fail) = refused_in_transaction(door, session, queued, args) {
+        writer.error(&fail);
+        return unconfirmed;
     }
-    if queued.command.name == "MONITOR" {
-        return writer.error(&Fail::new("ERR MONITOR isn't allowed for DENY BLOCKING client"));
-    }
-    // The reads of a transaction are tracked by the options from before it.
-    let changes_tracking = match args {
-        [_, part, how, ..] if is(part, "TRACKING") => is(how, "ON"),
-        [_, part, ..] => is(part, "CACHING") && session.tracked.is_some(),
-        _ => false,
-    };
-    if queued.command.name == "CLIENT" && changes_tracking {
-        return writer.error(&Fail::new(
-            "ERR CLIENT TRACKING and CLIENT CACHING are not allowed inside a transaction: send them before MULTI",
-        ));
-    }
-    // PSUBSCRIBE waits for its turn to visit the topics, and a transaction does not wait.
-    if queued.command.name == "PSUBSCRIBE" && door.broker.joins_in_slices() {
-        return writer.error(&Fail::new(
-            "ERR PSUBSCRIBE checks all topics, which are too many for a transaction: send it outside of the \
-             transaction",
-        ));
-    }
-    let (reply, _follow) = match run(door, session, args) {
+    let reply = match run(door, session, args) {
         Reply::Now(Answer::Followed(followed)) => {
             let (answer, follow) = *followed;
-            (Reply::Now(answer), Some(follow))
+            match follow {
+                Follow::Subscribed(more) => unconfirmed.append(more),
+                // The keys that the transaction reads are followed by its own reply.
+                Follow::Invalidations(replying) => drop(replying),
+            }
+            Reply::Now(answer)
         }
-        reply => (reply, None),
+        reply => reply,
     };
     match reply {
         Reply::Blocked(_) if std::mem::take(&mut session.is_sliced) => writer.error(&Fail::new(
@@ -427,6 +428,37 @@ pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: 
         Reply::Now(Answer::Nothing) => {}
         _ => writer.error(&Fail::new("ERR Command not allowed inside a transaction")),
     }
+    unconfirmed
+}
+
+/// Returns the error of a command about the connection that may not be part of a transaction.
+fn refused_in_transaction(door: &Door, session: &Session, queued: &Queued, args: &[&[u8]]) -> Option<Fail> {
+    // As in Redis 7.0: SUBSCRIBE and PSUBSCRIBE may be part of a transaction, SSUBSCRIBE may not.
+    if queued.command.name == "SSUBSCRIBE" {
+        return Some(Fail::new("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client"));
+    }
+    if queued.command.name == "MONITOR" {
+        return Some(Fail::new("ERR MONITOR isn't allowed for DENY BLOCKING client"));
+    }
+    // The reads of a transaction are tracked by the options from before it.
+    let changes_tracking = match args {
+        [_, part, how, ..] if is(part, "TRACKING") => is(how, "ON"),
+        [_, part, ..] => is(part, "CACHING") && session.tracked.is_some(),
+        _ => false,
+    };
+    if queued.command.name == "CLIENT" && changes_tracking {
+        return Some(Fail::new(
+            "ERR CLIENT TRACKING and CLIENT CACHING are not allowed inside a transaction: send them before MULTI",
+        ));
+    }
+    // PSUBSCRIBE waits for its turn to visit the topics, and a transaction does not wait.
+    if queued.command.name == "PSUBSCRIBE" && door.broker.joins_in_slices() {
+        return Some(Fail::new(
+            "ERR PSUBSCRIBE checks all topics, which are too many for a transaction: send it outside of the \
+             transaction",
+        ));
+    }
+    None
 }
 
 /// Runs the commands that wait for the end of the locks, and inserts their replies at their positions.
@@ -444,7 +476,8 @@ fn do_last(
         let began = Instant::now();
         session.database = queued.database;
         session.client.select(queued.database);
-        do_own(door, session, queued, args, &mut answer);
+        // None of them subscribes.
+        drop(do_own(door, session, queued, args, &mut answer));
         count(door, session, (queued, args), &answer.bytes, began, lines);
         answers.push((at, answer.bytes));
     }

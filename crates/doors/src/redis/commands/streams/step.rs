@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 use super::transfer::{self, Sides};
 use super::{Context, Shelf, StreamKeys, failed, others};
+use crate::redis::channels::Unconfirmed;
 use crate::redis::clients::Client;
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, Does, Named, Scripted};
@@ -111,8 +112,8 @@ pub(in crate::redis::commands) fn begin(
     watched: Watched,
     is_alone: bool,
 ) -> Reply<Answer, Later> {
-    let prepared = prepare(door, session, queued, watched, is_alone);
-    match prepared {
+    let mut unconfirmed = Unconfirmed::default();
+    let reply = match prepare(door, session, (queued, watched, is_alone), &mut unconfirmed) {
         Ok(Some(step)) if step.caller.is_some() => run_in_lane(door, session, step),
         Ok(Some(step)) => Reply::Alone(once(step.run().boxed_local())),
         Ok(None) => {
@@ -121,7 +122,8 @@ pub(in crate::redis::commands) fn begin(
             Reply::Now(Answer::Written(writer.bytes))
         }
         Err(fail) => session.fail(&fail),
-    }
+    };
+    unconfirmed.confirmed_by(reply)
 }
 
 /// Runs a step with scripts on a thread for scripts. Its reply waits for its commit on the thread of the connection.
@@ -173,9 +175,8 @@ fn run_in_lane(door: &Door, session: &Session, mut step: Step) -> Reply<Answer, 
 fn prepare(
     door: &Door,
     session: &mut Session,
-    queued: Vec<Queued>,
-    watched: Watched,
-    is_alone: bool,
+    (queued, watched, is_alone): (Vec<Queued>, Watched, bool),
+    unconfirmed: &mut Unconfirmed,
 ) -> Done<Option<Step>> {
     let mut caches = BTreeMap::new();
     {
@@ -192,7 +193,7 @@ fn prepare(
             return Ok(None);
         }
     }
-    let own = queued.iter().map(|queued| queued.run_own(door, session)).collect();
+    let own = queued.iter().map(|queued| queued.run_own(door, session, unconfirmed)).collect();
     // A single command is counted by its caller.
     for (queued, args) in queued.iter().zip(transactions::borrowed(&queued)).filter(|_| !is_alone) {
         // The commands run later; here only their calls are counted.
@@ -633,13 +634,13 @@ pub(in crate::redis) fn join_stream(broker: &Arc<Broker>, id: TopicId, shelf: &S
 
 impl Queued {
     /// Returns the reply of a command about the connection, which is independent of the step.
-    fn run_own(&self, door: &Door, session: &mut Session) -> Vec<u8> {
+    fn run_own(&self, door: &Door, session: &mut Session, unconfirmed: &mut Unconfirmed) -> Vec<u8> {
         if !matches!(self.command.does, Does::Own(_)) || self.command.name == "FLUSHALL" {
             return Vec::new();
         }
         let args: Vec<&[u8]> = self.args.iter().map(|arg| &**arg).collect();
         let mut writer = session.writer();
-        transactions::do_own(door, session, self, &args, &mut writer);
+        unconfirmed.append(transactions::do_own(door, session, self, &args, &mut writer));
         writer.bytes
     }
 }

@@ -227,3 +227,30 @@ async fn subscribers_of_both_protocols_share_a_pattern() {
     assert_eq!(redis.call("SET c 1"), "+OK");
     assert_eq!(received(&mut old), ["__keyspace@0__:c set", "__keyevent@0__:set c"]);
 }
+
+/// `afterCommand` in `server.c` of Redis 7.2 adds the messages for a client after the reply to its transaction.
+#[tokio::test]
+async fn messages_follow_the_reply_to_the_transaction_that_subscribes() {
+    let server = server(&["redis_keyspace_events=KA"]);
+    let mut redis = Redis::open(&server);
+    for words in ["MULTI", "SUBSCRIBE news", "SUBSCRIBE __keyspace@0__:k"] {
+        redis.call(words);
+    }
+    // The transaction runs on another thread, which writes the messages, and takes a while before and after.
+    let text = "for i = 1, 3000000 do end redis.call('SET', KEYS[1], 1) redis.call('PUBLISH', 'news', 'x') \
+                for i = 1, 3000000 do end return 'done'";
+    redis.send(&super::commands::request(&[b"EVAL", text.as_bytes(), b"1", b"k"]));
+    assert_eq!(redis.answer(), "+QUEUED");
+    assert_eq!(redis.call("EXEC"), "((subscribe news :1) (subscribe __keyspace@0__:k :2) done)");
+    let mut messages = [redis.answer(), redis.answer()];
+    messages.sort_unstable();
+    assert_eq!(messages, ["(message __keyspace@0__:k set)", "(message news x)"]);
+    // A transaction without scripts.
+    assert_eq!(redis.call("UNSUBSCRIBE"), "(unsubscribe __keyspace@0__:k :1)");
+    assert_eq!(redis.answer(), "(unsubscribe news :0)");
+    for words in ["MULTI", "SUBSCRIBE __keyspace@0__:k", "INCR k"] {
+        redis.call(words);
+    }
+    assert_eq!(redis.call("EXEC"), "((subscribe __keyspace@0__:k :1) :2)");
+    assert_eq!(redis.answer(), "(message __keyspace@0__:k incrby)");
+}
