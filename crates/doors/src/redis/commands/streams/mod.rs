@@ -475,14 +475,11 @@ impl<'a> Context<'a> {
     /// the order of its changes.
     async fn report(&mut self, key: &[u8], event: &'static str) {
         match &mut self.keys {
-            // The change is made, so the command waits for a script for as long as it takes.
             Keyspace::Alone(cache, scripts) => {
-                while cache.is_noted() {
-                    if let Some(mut keys) = cache.lock_if_free(Some([key])) {
-                        keys.set_cause(self.cause);
-                        return LockedCache::report(&mut keys, key, event);
-                    }
-                    scripts.freed(cache, || cache.is_held(key)).await;
+                if cache.is_noted() && !try_to_tell(cache, key, event, self.cause) {
+                    let telling = tell(cache.clone(), scripts.clone(), key.into(), event, self.cause);
+                    // It fails only while the broker stops.
+                    drop(tokio::spawn(telling).await);
                 }
             }
             Keyspace::Step(keys, _) => keys.report(key, event),
@@ -493,12 +490,43 @@ impl<'a> Context<'a> {
     /// Without listeners, only the reply waits for that.
     async fn report_saved(&mut self, key: &[u8], event: &'static str, saved: Commit) -> Done {
         match &self.keys {
-            Keyspace::Alone(cache, _) if cache.is_noted() => saved.wait().await.map_err(failed)?,
-            _ => self.settle(saved),
+            Keyspace::Alone(cache, scripts) if cache.is_noted() && !saved.is_done() => {
+                let telling = tell(cache.clone(), scripts.clone(), key.into(), event, self.cause);
+                let told = tokio::spawn(async move {
+                    saved.wait().await?;
+                    telling.await;
+                    Ok(())
+                });
+                told.await.unwrap_or_else(|gone| {
+                    Err(Error::new(ErrorKind::Internal, format!("the broker stopped before this was durable: {gone}")))
+                })
+            }
+            _ => {
+                self.settle(saved);
+                self.report(key, event).await;
+                return Ok(());
+            }
         }
-        self.report(key, event).await;
-        Ok(())
+        .map_err(failed)
     }
+}
+
+/// Tells the listeners of a change of the stream of a key. The change is made, so it waits for a script for as long as
+/// it takes, and it is a task: others must be told, even if the connection of the command ends in the meantime.
+async fn tell(cache: Arc<Cache>, scripts: Arc<Scripts>, key: Box<[u8]>, event: &'static str, cause: Cause) {
+    while cache.is_noted() && !try_to_tell(&cache, &key, event, cause) {
+        scripts.freed(&cache, || cache.is_held(&key)).await;
+    }
+}
+
+/// Tells the listeners of a change of the stream of a key. Returns `false` if a script holds the key.
+fn try_to_tell(cache: &Cache, key: &[u8], event: &'static str, cause: Cause) -> bool {
+    let Some(mut keys) = cache.lock_if_free(Some([key])) else {
+        return false;
+    };
+    keys.set_cause(cause);
+    LockedCache::report(&mut keys, key, event);
+    true
 }
 
 /// Locks the stripe of a key. While a script holds it, the command waits as one does that is not decoded yet, without

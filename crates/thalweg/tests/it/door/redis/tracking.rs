@@ -272,3 +272,31 @@ async fn commands_about_the_client_run_in_their_order() {
     assert_eq!((redis.call("CLIENT CACHING YES"), redis.call("GET k")), ("+OK".to_owned(), "1".to_owned()));
     assert_eq!(metric(&client, "thalweg_redis_tracked_keys").await, 1);
 }
+
+#[tokio::test]
+async fn an_entry_invalidates_its_stream_even_if_its_client_is_killed_before_it_is_durable() {
+    let directory = tempfile::tempdir().expect("created");
+    let data = format!("data={}", directory.path().display());
+    let server = server(&[&data, "redis_durable=true"]);
+    let client = server.client("tcp").await;
+    let (mut reader, mut other) = (resp3(&server), Redis::open(&server));
+    assert!(other.call("XADD s * f v").contains('-'));
+    assert_eq!(reader.call("CLIENT TRACKING ON"), "+OK");
+    let (mut entries, mut killed) = (1, 0);
+    for _ in 0..20 {
+        assert_eq!(reader.call("XLEN s"), format!(":{entries}"));
+        let mut writer = Redis::open(&server);
+        let id = id_of(&mut writer);
+        writer.ask("XADD s * f v");
+        assert_eq!(other.call(&format!("CLIENT KILL ID {id}")), ":1");
+        until("the end of the connection", async || metric(&client, "thalweg_redis_clients").await == 2).await;
+        // This write follows that of the entry, if there is one.
+        assert_eq!(other.call("SET after v"), "+OK");
+        if other.call("XLEN s") == format!(":{}", entries + 1) {
+            entries += 1;
+            killed += i32::from(writer.try_answer().is_none());
+            assert_eq!(reader.answer(), ">(invalidate (s))");
+        }
+    }
+    assert!(killed > 0, "no client was killed before its entry was durable");
+}
