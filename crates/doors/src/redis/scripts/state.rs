@@ -65,12 +65,19 @@ thread_local! {
 pub(super) type Current = Rc<RefCell<Option<Arc<Running>>>>;
 
 /// Returns the error for a script whose reply is too large. One that has changed data must not be repeated.
-fn too_large(bytes_max: usize, has_written: bool) -> Fail {
+fn too_large(bytes_max: usize, is_alone: bool, has_written: bool) -> Fail {
     let changes = if has_written { "; the script has run and changed data" } else { "" };
-    Fail::new(format!(
-        "ERR the reply of the script has more than {bytes_max} bytes, a quarter of the free memory for replies \
-         (response_memory_max): return less{changes}"
-    ))
+    Fail::new(if is_alone {
+        format!(
+            "ERR the reply of the script has more than {bytes_max} bytes, a quarter of the free memory for replies \
+             (response_memory_max): return less{changes}"
+        )
+    } else {
+        format!(
+            "ERR with the reply of the script, the reply to the transaction has more than {bytes_max} bytes: return \
+             less{changes}"
+        )
+    })
 }
 
 /// State with the functions of its prelude.
@@ -247,7 +254,7 @@ impl State {
                 error => broken(&error),
             }
         })?;
-        out.check().map_err(|_too_large| too_large(out.bytes_max, host.has_written))
+        out.check().map_err(|_too_large| too_large(out.bytes_max, host.may_repeat, host.has_written))
     }
 
     /// Notes what runs now, which may be ended.
@@ -830,5 +837,21 @@ impl State {
             Value::Table(failure) if !is_done => Ok(failure.raw_get::<mlua::LuaString>("err")?.as_bytes().to_vec()),
             value => Ok(format!("{value:?}").into_bytes()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_that_is_too_large_is_refused_with_its_limit() {
+        let text = |fail: Fail| String::from_utf8_lossy(&fail.text).into_owned();
+        let alone = text(too_large(1000, true, true));
+        assert!(alone.contains("1000 bytes, a quarter of the free memory") && alone.ends_with("and changed data"));
+        // A transaction may use all of a reply, whatever memory is free.
+        let wanted = "ERR with the reply of the script, the reply to the transaction has more than 268435456 bytes: \
+                      return less";
+        assert_eq!(text(too_large(crate::redis::writer::ANSWER_BYTES_MAX, false, false)), wanted);
     }
 }
