@@ -94,6 +94,17 @@ impl Share {
         spare
     }
 
+    /// Exchanges the bytes with those of another stripe. Both budgets are within the same one, so the sum of all bytes
+    /// does not change.
+    pub(super) fn swap(&mut self, other: &mut Self) {
+        for (to, more, less) in [(&self.budget, other.taken, self.taken), (&other.budget, self.taken, other.taken)] {
+            to.taken.fetch_add(more, Ordering::Relaxed);
+            to.taken.fetch_sub(less, Ordering::Relaxed);
+        }
+        std::mem::swap(&mut self.taken, &mut other.taken);
+        std::mem::swap(&mut self.used, &mut other.used);
+    }
+
     pub(super) fn use_less(&mut self, bytes: u64) {
         self.used -= bytes;
         let spare = self.taken.saturating_sub(self.used);

@@ -12,10 +12,12 @@
 //! | 4 | structure changed | version (u64), kind (1), 1 if the key had no entry before (1), key, edits |
 //! | 5 | all entries removed | |
 //! | 6 | operation completed, with the preceding effects of its step | its client, its number (u64 each), its answer |
+//! | 7 | all entries exchanged with those of another cache | its number, version of all entries of both (u64 each) |
 
 use bytes::BufMut;
 
 use super::operations::{OperationAnswer, OperationId};
+use super::record::CacheNumber;
 use super::structures::Kind;
 use crate::error::{Error, Result};
 use crate::fields::{Fields, put_bytes, put_long};
@@ -26,6 +28,7 @@ const EXPIRES: u8 = 3;
 const CHANGED: u8 = 4;
 const FLUSHED: u8 = 5;
 const ANSWERED: u8 = 6;
+const SWAPPED: u8 = 7;
 
 const NEVER: u64 = u64::MAX;
 
@@ -66,6 +69,12 @@ pub enum Effect<'a> {
         operation: OperationId,
         answer: OperationAnswer,
     },
+    /// Exchange of all entries with those of another durable cache. It is an effect of one of the two.
+    Swapped {
+        with: CacheNumber,
+        /// Version that all entries of both have afterwards.
+        version: u64,
+    },
 }
 
 impl<'a> Effect<'a> {
@@ -74,7 +83,7 @@ impl<'a> Effect<'a> {
         match *self {
             Self::Put { key, .. } | Self::Deleted { key, .. } => Some(key),
             Self::Expires { key, .. } | Self::Changed { key, .. } => Some(key),
-            Self::Flushed | Self::Answered { .. } => None,
+            Self::Flushed | Self::Answered { .. } | Self::Swapped { .. } => None,
         }
     }
 
@@ -111,6 +120,11 @@ impl<'a> Effect<'a> {
                 out.put_u64(operation.sequence);
                 answer.encode(out);
             }
+            Self::Swapped { with, version } => {
+                out.put_u8(SWAPPED);
+                out.put_u64(with);
+                out.put_u64(version);
+            }
         }
     }
 
@@ -134,6 +148,7 @@ impl<'a> Effect<'a> {
                 let operation = OperationId { client: fields.u64()?, sequence: fields.u64()? };
                 Self::Answered { operation, answer: OperationAnswer::decode(fields)? }
             }
+            SWAPPED => Self::Swapped { with: fields.u64()?, version: fields.u64()? },
             other => return Err(Error::malformed(format!("unknown effect {other}"))),
         })
     }

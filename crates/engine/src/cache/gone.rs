@@ -16,6 +16,11 @@ impl Gone {
         self.0.get_or_insert_with(|| Box::new([0; PLACES]))[place(mark)]
     }
 
+    /// Returns `true` if any number was requested, so that removals are counted.
+    pub(super) fn is_counting(&self) -> bool {
+        self.0.is_some()
+    }
+
     pub(super) fn note(&mut self, mark: u32) {
         if let Some(counts) = &mut self.0 {
             let count = &mut counts[place(mark)];

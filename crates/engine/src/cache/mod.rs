@@ -26,6 +26,8 @@ pub mod record;
 #[cfg(test)]
 mod effects_tests;
 #[cfg(test)]
+mod swap_tests;
+#[cfg(test)]
 mod tests;
 
 use std::fmt;

@@ -34,6 +34,10 @@ const VALUE_VERSION: u16 = 1;
 
 const NONE: u64 = u64::MAX;
 
+/// First format of the log of a cluster in which caches may exchange their entries
+/// ([`Swapped`](super::effects::Effect::Swapped)): programs that write an earlier one cannot read that.
+pub const SWAP_FORMAT: u32 = 3;
+
 /// Number of a durable cache. It differs from the number of every other durable cache, earlier ones of its name
 /// included.
 pub type CacheNumber = u64;

@@ -85,7 +85,7 @@ pub struct Watched {
     pub changes: Vec<Change>,
     /// Position from which to continue.
     pub next: WatchFrom,
-    /// `true` if the watcher was away for too long: the changes from here on begin with all current entries. The
-    /// watcher has to discard every other entry that it knows.
+    /// `true` if the watcher was away for too long, or if the cache has exchanged its entries with another one: the
+    /// changes from here on begin with all current entries. The watcher has to discard every other entry that it knows.
     pub is_reset: bool,
 }

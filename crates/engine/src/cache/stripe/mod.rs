@@ -2,6 +2,7 @@
 
 mod replay;
 mod streams;
+mod swap;
 
 use hashbrown::HashTable;
 
@@ -91,12 +92,16 @@ pub struct Stripe {
     eviction: Eviction,
     /// Number of the last change.
     version: u64,
+    /// Version of the entries that have a lower one in their slots: that of the last swap.
+    floor: u64,
     gone: Gone,
     stats: StripeStats,
     /// Clock for the uses of entries.
     clock: Clock,
     /// Entries that expired or were evicted, if they are collected.
     removed: Option<Vec<Removed>>,
+    /// Number of entries that are keys of streams.
+    streams: u32,
     /// Streams whose keys were removed.
     lost: Vec<TopicId>,
     /// Effects of changes, if they are recorded.
@@ -116,10 +121,12 @@ impl Stripe {
             share: Share::new(settings.budget, settings.block),
             eviction: settings.eviction,
             version: settings.version,
+            floor: 0,
             gone: Gone::default(),
             stats: StripeStats::default(),
             clock: Clock::new(settings.now_ms),
             removed: None,
+            streams: 0,
             lost: Vec::new(),
             effects: None,
             is_replaying: false,
@@ -153,7 +160,7 @@ impl Stripe {
     ) -> Result<Stored> {
         check_size(key.bytes, value.len())?;
         let existing = self.find(key, &now_ms);
-        let current = existing.map(|at| self.slots[at].version);
+        let current = existing.map(|at| self.version_of(&self.slots[at]));
         if !condition.holds(current) {
             return Ok(Stored::Unmet { current });
         }
@@ -174,7 +181,7 @@ impl Stripe {
 
     pub fn delete(&mut self, key: Key<'_>, condition: Condition, now_ms: impl FnOnce() -> u64) -> Stored {
         let existing = self.find(key, now_ms);
-        let current = existing.map(|at| self.slots[at].version);
+        let current = existing.map(|at| self.version_of(&self.slots[at]));
         if !condition.holds(current) {
             return Stored::Unmet { current };
         }
@@ -391,6 +398,7 @@ impl Stripe {
         self.structures.clear();
         self.expiry.clear();
         self.order.clear();
+        self.streams = 0;
         self.share.use_less(self.share.used());
     }
 
@@ -587,6 +595,7 @@ impl Stripe {
             && let Some(Structure::Stream(topic)) = self.structures.remove(number).as_deref()
         {
             self.lost.push(*topic);
+            self.streams -= 1;
         }
         if slot.timer != 0 {
             self.expiry.drop_timer(slot.timer - 1);
@@ -610,6 +619,7 @@ impl Stripe {
         value[..4].copy_from_slice(&number.to_le_bytes());
         value[4..].copy_from_slice(&bytes.to_le_bytes());
         let at = self.insert(key, kind, &value, TIMER_BYTES).inspect_err(|_| drop(self.structures.remove(number)))?;
+        self.streams += u32::from(kind == Kind::Stream);
         self.changed(at);
         Ok(at)
     }
@@ -627,10 +637,14 @@ impl Stripe {
         Found {
             key: slot.key(),
             value,
-            version: slot.version,
+            version: self.version_of(slot),
             expires_ms: self.expires_ms(slot),
             uses: self.clock.uses(slot.used),
         }
+    }
+
+    fn version_of(&self, slot: &Slot) -> u64 {
+        slot.version.max(self.floor)
     }
 
     fn expires_ms(&self, slot: &Slot) -> Option<u64> {

@@ -26,8 +26,9 @@ impl Stripe {
     pub(super) fn record_put(&mut self, at: u32) {
         let slot = &self.slots[at];
         let expires_ms = self.expires_ms(slot);
+        let version = self.version_of(slot);
         if let Some(effects) = &mut self.effects {
-            let put = Effect::Put { key: slot.key(), value: slot.value(), version: slot.version, expires_ms };
+            let put = Effect::Put { key: slot.key(), value: slot.value(), version, expires_ms };
             effects.push(slot.hash, &put);
         }
     }
@@ -85,7 +86,8 @@ impl Stripe {
                 self.reached(version, at);
             }
             Effect::Flushed => self.flush(),
-            Effect::Answered { .. } => {}
+            // The caller swaps both stripes.
+            Effect::Answered { .. } | Effect::Swapped { .. } => {}
         }
         Ok(())
     }
