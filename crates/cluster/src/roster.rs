@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use consensus::{Members, NodeId};
+use engine::cache::record::SWAP_FORMAT;
 use engine::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
@@ -25,10 +26,13 @@ const TEXT_BYTES_MAX: usize = 255;
 /// |---|---|
 /// | 1 | everything from the beginning |
 /// | 2 | rows that raise the version of the log |
+/// | 3 | records of caches that exchange their entries |
 ///
 /// The leader raises the version of the log ([`Roster::format`]) to the highest one that all nodes can read. A row that
 /// a later version adds is written only then. From then on, programs that cannot read it are refused.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
+
+const _: () = assert!(FORMAT >= SWAP_FORMAT, "a leader writes such records when all nodes read this version");
 
 /// Flag in the number of nodes: the version of the log follows.
 const HAS_FORMAT: u32 = 1 << 31;
