@@ -93,8 +93,13 @@ pub struct Locked<'c> {
     pub(super) is_changed: bool,
     /// Keys that clients wait for and that may have more now.
     pub(super) grown: Vec<Box<[u8]>>,
-    /// `true` if all entries were removed, before the other changes of the step.
+    /// `true` if all entries were removed, before the other changes of the step since the last exchange.
     pub(super) is_flushed: bool,
+    /// Exchanges with other caches that are not logged yet. They precede the other changes of the step. Of the two
+    /// caches, one has the exchange.
+    pub(super) earlier: Vec<Swapped>,
+    /// `true` if the contents were exchanged with those of another cache.
+    pub(super) is_swapped: bool,
     /// Offset of the last record with a change that this step has read or made.
     pub(super) read: Option<Offset>,
     /// `true` if any key may have been read.
@@ -110,6 +115,14 @@ pub struct Locked<'c> {
     pub(super) cause: Cause,
     /// `true` if no notes are taken of missing keys until the cause is set again.
     pub(super) hides_misses: bool,
+}
+
+/// Changes of a step that precede an exchange of the contents of two durable caches, and the exchange as the last one.
+pub(super) struct Swapped {
+    /// Version that the exchange gave to all entries: a later exchange of one of the caches has a higher one.
+    pub(super) version: u64,
+    /// Effects, each with the number of its cache, in their order.
+    pub(super) steps: [(CacheNumber, Vec<u8>); 2],
 }
 
 /// Work that a step leaves for the time after its locks are released.
@@ -139,7 +152,7 @@ impl Cache {
         let stripe = || StripeSettings { eviction, budget: budget.clone(), block, version: id, now_ms };
         Self {
             id,
-            stripes: (0..STRIPES).map(|_| Padded(Mutex::new(Kept::new(Stripe::new(stripe()))))).collect(),
+            stripes: (0..STRIPES).map(|_| Padded(Mutex::new(Kept::new(Stripe::new(stripe()), id)))).collect(),
             held: AtomicU64::new(0),
             has_unserved: AtomicBool::new(false),
             name,
@@ -278,6 +291,8 @@ impl<'c> Locked<'c> {
             is_changed: false,
             grown: Vec::new(),
             is_flushed: false,
+            earlier: Vec::new(),
+            is_swapped: false,
             read: None,
             is_read: Cell::new(false),
             answered: None,

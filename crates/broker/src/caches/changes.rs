@@ -125,6 +125,12 @@ impl Changes {
         }
     }
 
+    /// Ends the record, so that every watcher begins with a new snapshot: all entries are others now.
+    pub(super) fn reset(&self) {
+        self.log.lock().skip_all(&self.total_bytes);
+        self.news.notify_waiters();
+    }
+
     /// Notifies the watchers that the cache was deleted.
     pub(super) fn end(&self) {
         self.log.lock().is_over = true;
@@ -180,12 +186,16 @@ impl Log {
         if !self.is_unwatched() {
             return false;
         }
-        // No watcher can continue from here: one change is skipped, so that the gap is detected.
+        self.skip_all(total_bytes);
+        true
+    }
+
+    /// Drops all changes. No watcher can continue from here: one change is skipped, so that the gap is detected.
+    fn skip_all(&mut self, total_bytes: &AtomicUsize) {
         self.start += self.changes.len() as u64 + 1;
         total_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         self.changes = VecDeque::new();
         self.bytes = 0;
-        true
     }
 }
 

@@ -4,6 +4,10 @@
 //! A dump proceeds stripe by stripe, some entries at a time under the lock of their stripe, while other callers change
 //! any entries: a dumped entry has its state at that place of the log. If the broker ends during a dump, the log is
 //! intact, and the part of the dump repeats states that it already contains.
+//!
+//! Two caches may exchange their contents during a dump. So all caches are defined first, and then each of the contents
+//! is dumped as one of the cache that has it at that place of the log: a replay of the exchange moves what was dumped
+//! before it, too.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +15,6 @@ use std::time::Duration;
 
 use engine::Result;
 use engine::cache::effects::Effect;
-use engine::cache::record::CacheNumber;
 use engine::cache::{Cursor, Stripe};
 
 use super::Caches;
@@ -71,11 +74,16 @@ impl Caches {
         let _dumping = self.dumping.lock().await;
         log.admit()?;
         let (begin, bytes) = log.begin_dump();
+        let mut ahead = 0;
         for cache in self.durable() {
             if self.dump_definition(&cache) {
-                cache.dump().await?;
+                ahead += cache.dump_answers(log).await;
             }
         }
+        for contents in self.contents(log).await {
+            self.dump_contents(log, contents, &mut ahead).await?;
+        }
+        log.check()?;
         log.settled().wait().await?;
         // Of a log that was given up, not all was dumped.
         log.check()?;
@@ -93,12 +101,77 @@ impl Caches {
         }
         exists
     }
+
+    /// Returns the numbers of the contents of all durable caches, as they are between two exchanges.
+    pub(super) async fn contents(&self, log: &CacheLog) -> Vec<u64> {
+        loop {
+            let swaps = log.swaps.load(Ordering::SeqCst);
+            let mut all = Vec::new();
+            for cache in self.durable() {
+                all.push(cache.stripe_later(0).await.contents);
+            }
+            if log.swaps.load(Ordering::SeqCst) == swaps {
+                return all;
+            }
+        }
+    }
+
+    /// Returns the cache that has these contents now; `None` if that was deleted.
+    async fn home_of(&self, log: &CacheLog, contents: u64) -> Option<Arc<Cache>> {
+        loop {
+            let swaps = log.swaps.load(Ordering::SeqCst);
+            for cache in self.durable() {
+                let found = cache.stripe_later(0).await.contents;
+                if found == contents {
+                    return Some(cache);
+                }
+            }
+            if log.swaps.load(Ordering::SeqCst) == swaps {
+                return None;
+            }
+        }
+    }
+
+    /// Dumps contents, whichever caches have them in the meantime. `ahead` is the number of dumped bytes that may be
+    /// pending for the disk.
+    pub(super) async fn dump_contents(&self, log: &CacheLog, contents: u64, ahead: &mut usize) -> Result<()> {
+        let Some(mut home) = self.home_of(log, contents).await else {
+            return Ok(());
+        };
+        for at in 0..home.stripes.len() {
+            let mut from = Some(Cursor::default());
+            while let Some(cursor) = from {
+                match home.dump_piece(log, contents, (at, cursor)).await {
+                    Some((next, bytes)) => {
+                        from = next;
+                        *ahead += bytes;
+                    }
+                    // They keep their places in the stripes of the other cache.
+                    None => match self.home_of(log, contents).await {
+                        Some(new) => home = new,
+                        None => return Ok(()),
+                    },
+                }
+                // An incomplete dump repeats states that the log already contains.
+                log.admit()?;
+                if *ahead >= AHEAD_BYTES {
+                    log.settled().wait().await?;
+                    *ahead = 0;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Cache {
     /// Logs the answers to operations again, between two steps, so that no answer precedes its change. Returns their
     /// bytes.
-    async fn dump_answers(&self, log: &CacheLog, number: CacheNumber) -> usize {
+    async fn dump_answers(&self, log: &CacheLog) -> usize {
+        let Some(Durable { number, .. }) = &self.durable else {
+            return 0;
+        };
         // Answers from here on are logged after the beginning of the dump. Scripts could delay the locks for ever.
         if self.operations.lock().is_empty() {
             return 0;
@@ -109,40 +182,32 @@ impl Cache {
             Effect::Answered { operation, answer }.encode(&mut answers);
         }
         if !answers.is_empty() {
-            log.append(&[(number, &answers)]);
+            log.append(&[(*number, &answers)]);
         }
         answers.len()
     }
 
-    async fn dump(&self) -> Result<()> {
-        let Some(Durable { log, number }) = &self.durable else {
-            return Ok(());
-        };
-        let mut ahead = self.dump_answers(log, *number).await;
-        for at in 0..self.stripes.len() {
-            let mut from = Some(Cursor::default());
-            while let Some(cursor) = from {
-                let mut piece = Vec::new();
-                {
-                    let stripe = self.stripe_later(at).await;
-                    from = stripe.scan(cursor, SCAN_PLACES, self.now_ms(), |found| {
-                        Stripe::dump(found, &mut piece);
-                        piece.len() < PIECE_BYTES
-                    });
-                    if !piece.is_empty() {
-                        log.append(&[(*number, &piece)]);
-                    }
-                }
-                ahead += piece.len();
-                // An incomplete dump repeats states that the log already contains.
-                log.admit()?;
-                if ahead >= AHEAD_BYTES {
-                    log.settled().wait().await?;
-                    ahead = 0;
-                }
-                tokio::task::yield_now().await;
-            }
+    /// Logs some entries of a stripe again, from a cursor on. Returns the cursor of the next ones and the dumped bytes;
+    /// `None` if the cache has other contents now.
+    async fn dump_piece(
+        &self,
+        log: &CacheLog,
+        contents: u64,
+        (at, cursor): (usize, Cursor),
+    ) -> Option<(Option<Cursor>, usize)> {
+        let Durable { number, .. } = self.durable.as_ref()?;
+        let mut piece = Vec::new();
+        let stripe = self.stripe_later(at).await;
+        if stripe.contents != contents {
+            return None;
         }
-        log.check()
+        let next = stripe.scan(cursor, SCAN_PLACES, self.now_ms(), |found| {
+            Stripe::dump(found, &mut piece);
+            piece.len() < PIECE_BYTES
+        });
+        if !piece.is_empty() {
+            log.append(&[(*number, &piece)]);
+        }
+        Some((next, piece.len()))
     }
 }

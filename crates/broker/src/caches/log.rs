@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use engine::cache::Stripe;
 use engine::cache::effects::Effects;
-use engine::cache::record::{CacheDefinition, CacheNumber, CacheRecord, StepPart};
+use engine::cache::record::{CacheDefinition, CacheNumber, CacheRecord, SWAP_FORMAT, StepPart};
 use engine::{BatchBuilder, Error, ErrorKind, Offset, Result};
 use parking_lot::Mutex;
 
@@ -47,6 +47,8 @@ pub(super) struct CacheLog {
     broken: OnceLock<Error>,
     pub(super) is_dumping: AtomicBool,
     pub(super) dumps: AtomicU64,
+    /// Number of exchanges of the contents of two caches. It is changed while all their stripes are locked.
+    pub(super) swaps: AtomicU64,
 }
 
 impl CacheLog {
@@ -66,6 +68,7 @@ impl CacheLog {
             broken: OnceLock::new(),
             is_dumping: AtomicBool::new(false),
             dumps: AtomicU64::new(0),
+            swaps: AtomicU64::new(0),
         })
     }
 
@@ -102,6 +105,22 @@ impl CacheLog {
             _ => self.append_parts(effects),
         };
         self.appended(appended)
+    }
+
+    /// Refuses an exchange of the contents of two caches, if a node of the cluster could not read it in the log.
+    pub(super) fn check_swap(&self) -> Result<()> {
+        let Some(leadership) = self.core.leadership() else {
+            return Ok(());
+        };
+        let format = leadership.nodes.status()?.format;
+        if format >= SWAP_FORMAT {
+            return Ok(());
+        }
+        let message = format!(
+            "the log of the cluster has format {format}, and exchanging the entries of durable caches needs \
+             {SWAP_FORMAT}: upgrade all nodes first"
+        );
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     /// Records that a cache exists with this definition, or that it was deleted.
@@ -220,6 +239,9 @@ impl CacheLog {
 /// A stripe, with its changes that are not durable yet.
 pub(super) struct Kept {
     stripe: Stripe,
+    /// Number of the entries as a whole. It moves with them when caches exchange their contents, and is the number of
+    /// the cache that had them first.
+    pub(super) contents: u64,
     /// Records that were not durable at the last check, in their order, and the marks of their keys.
     unsettled: VecDeque<(Offset, u32)>,
     /// Offset of the last record that concerns all keys.
@@ -229,8 +251,14 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    pub(super) fn new(stripe: Stripe) -> Self {
-        Self { stripe, unsettled: VecDeque::new(), unsettled_all: None, notes: Vec::new() }
+    pub(super) fn new(stripe: Stripe, contents: u64) -> Self {
+        Self { stripe, contents, unsettled: VecDeque::new(), unsettled_all: None, notes: Vec::new() }
+    }
+
+    /// Exchanges the contents with those of the stripe of another cache with the same number.
+    pub(super) fn swap(&mut self, other: &mut Self, version: u64, now_ms: u64) {
+        self.stripe.swap(&mut other.stripe, version, now_ms);
+        std::mem::swap(&mut self.contents, &mut other.contents);
     }
 
     /// Logs the changes since the last call.

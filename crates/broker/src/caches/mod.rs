@@ -27,6 +27,8 @@ mod held_tests;
 #[cfg(test)]
 mod notes_tests;
 #[cfg(test)]
+mod swap_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, HashSet};
@@ -424,16 +426,24 @@ impl Caches {
     /// Lists the streams of a cache that existed before the start. A key that has another value got it later, so its
     /// stream is deleted.
     fn list_streams(&self, cache: &Cache) {
+        if !self.streams.has_unlisted(cache.name.as_str()) {
+            return;
+        }
+        // With all stripes, so that the entries are not exchanged with those of another cache halfway.
+        let mut locked = cache.lock_all();
+        let mut lost = Vec::new();
         for (id, place) in self.streams.take_unlisted(cache.name.as_str()) {
             if self.core.topic_by_id(id).is_err() {
                 continue;
             }
             self.streams.list(id, cache.id, place.key.clone());
-            let mut locked = cache.lock_one(&place.key);
             if !locked.list_stream(&place.key, id, place.expires_ms) {
-                drop(locked);
-                cache.finish_later(Commit::all(self.streams.delete(id)));
+                lost.push(id);
             }
+        }
+        drop(locked);
+        for id in lost {
+            cache.finish_later(Commit::all(self.streams.delete(id)));
         }
     }
 

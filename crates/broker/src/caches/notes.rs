@@ -48,7 +48,7 @@ pub enum What {
     Evicted,
     /// A lookup found no value.
     Missed,
-    /// All keys were removed; the note has no key.
+    /// All keys were removed, or exchanged with those of another cache; the note has no key.
     Flushed,
     /// A change that the door reports: the operation of the cause says which.
     Reported,

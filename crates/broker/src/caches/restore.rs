@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::cache::CacheName;
 use engine::cache::effects::{self, Effect};
 use engine::cache::record::{CACHES_TOPIC, CacheNumber, CacheRecord, StepPart};
-use engine::{ErrorKind, RecordBatch, RecordView, Result};
+use engine::{Error, ErrorKind, RecordBatch, RecordView, Result};
 use tokio::time::Instant;
 
 use super::Caches;
@@ -147,12 +147,15 @@ impl<'c> Restore<'c> {
         Ok(())
     }
 
-    fn step(&mut self, cache: CacheNumber, effects: &[u8], now_ms: u64) -> Result<()> {
-        // The cache was deleted later, or a dump later in the log defines it again with all its contents.
-        let Some(cache) = self.by_number.get(&cache) else {
-            return Ok(());
-        };
+    fn step(&mut self, number: CacheNumber, effects: &[u8], now_ms: u64) -> Result<()> {
         effects::decode(effects, |effect| {
+            if let Effect::Swapped { with, version } = effect {
+                return self.swap([number, with], version, now_ms);
+            }
+            // The cache was deleted later, or a dump later in the log defines it again with all its contents.
+            let Some(cache) = self.by_number.get(&number) else {
+                return Ok(());
+            };
             match effect {
                 Effect::Flushed => cache.stripes.iter().for_each(|stripe| stripe.0.lock().flush()),
                 Effect::Answered { operation, answer } => cache.operations.lock().remember(operation, answer),
@@ -163,6 +166,30 @@ impl<'c> Restore<'c> {
             }
             Ok(())
         })
+    }
+
+    /// Exchanges the contents of two caches. One that is unknown was defined before the beginning of the log: a dump
+    /// that was in progress defines it again later, and after that repeats the contents of both.
+    fn swap(&self, numbers: [CacheNumber; 2], version: u64, now_ms: u64) -> Result<()> {
+        match numbers.map(|number| self.by_number.get(&number)) {
+            [Some(one), Some(other)] if one.id == other.id => {
+                Err(Error::malformed("a cache exchanges its contents with itself"))
+            }
+            [Some(one), Some(other)] => {
+                let stripes = one.stripes.iter().zip(&other.stripes);
+                stripes.for_each(|(one, other)| one.0.lock().swap(&mut other.0.lock(), version, now_ms));
+                Ok(())
+            }
+            [Some(known), None] | [None, Some(known)] => {
+                known.stripes.iter().for_each(|stripe| {
+                    let mut stripe = stripe.0.lock();
+                    stripe.flush();
+                    stripe.count_from(version);
+                });
+                Ok(())
+            }
+            [None, None] => Ok(()),
+        }
     }
 
     /// Removes expired entries and reports the progress from time to time.

@@ -139,6 +139,12 @@ impl Streams {
         self.table.keys.unlisted.lock().remove(cache.as_bytes()).unwrap_or_default()
     }
 
+    /// Fails until the streams of a cache from before startup are its entries.
+    pub(crate) fn check_listed(&self, cache: &str) -> Result<()> {
+        self.check_restored()?;
+        if self.has_unlisted(cache) { Err(super::still_restoring()) } else { Ok(()) }
+    }
+
     pub(super) fn is_listed(&self, id: TopicId) -> bool {
         self.table.keys.listed.lock().contains_key(&id)
     }

@@ -2,14 +2,15 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use broker::{
-    Broker, Door, FetchFrom, FetchLimits, Isolation, Leadership, LoginSource, NewEntryId, NewQueue, NodeInfo, Nodes,
-    OffsetCommit, OutMessage, Receive, Received, Removing, Settings, Wakes,
+    Broker, Door, FetchFrom, FetchLimits, Isolation, Leadership, LockedCache, LoginSource, NewEntryId, NewQueue,
+    NodeInfo, Nodes, OffsetCommit, OutMessage, Receive, Received, Removing, Settings, Wakes,
 };
+use engine::cache::record::SWAP_FORMAT;
 use engine::cache::{CacheSettings, Condition, Eviction, Ttl};
 use engine::cluster::{ClusterStatus, JoinToken, NodeStatus};
 use engine::groups::{Committer, GroupName};
@@ -32,10 +33,11 @@ const FOUNDER: u64 = 0x1234_5678;
 const TIMEOUT_MS: u32 = 60_000;
 const LEASE_MS: u64 = 300;
 
-/// Three nodes, of which the one in `leader` leads.
+/// Three nodes, of which the one in `leader` leads. All of them read this format of the log.
 #[derive(Default)]
 struct Three {
     leader: AtomicU64,
+    format: AtomicU32,
 }
 
 impl Nodes for Three {
@@ -69,7 +71,8 @@ impl Nodes for Three {
             ..NodeStatus::default()
         };
         let nodes = self.nodes().into_iter().map(node).collect();
-        Ok(ClusterStatus { leader: self.leader(), nodes, ..ClusterStatus::default() })
+        let format = self.format.load(Ordering::Relaxed);
+        Ok(ClusterStatus { leader: self.leader(), nodes, format, ..ClusterStatus::default() })
     }
 
     fn remove(&self, node: u64) -> Removing<'_> {
@@ -428,4 +431,40 @@ async fn a_cluster_has_no_topics_in_sqlite() {
     let refused = refused.err().expect("refused");
     assert_eq!(refused.kind, ErrorKind::Unsupported);
     assert!(refused.message.contains("(table)") && refused.message.contains("storage disk"), "{refused}");
+}
+
+/// A node of an earlier version could not read the exchange in the log when it leads.
+#[tokio::test(flavor = "multi_thread")]
+async fn durable_caches_exchange_their_contents_once_all_nodes_can_read_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (store, _) = open(dir.path());
+    let nodes = Arc::new(Three::default());
+    nodes.format.store(SWAP_FORMAT - 1, Ordering::Relaxed);
+    let broker = lead(&store, 1, &nodes).await;
+    let swap = async |broker: &Broker, is_durable| {
+        let settings = CacheSettings { is_durable, ..CacheSettings::default() };
+        let caches = ["a", "b"].map(|name| {
+            let name = format!("{name}-{is_durable}");
+            broker.caches.create(&name, settings).expect("created")
+        });
+        caches[0].put(b"k", b"v", Ttl::Never, Condition::Always).expect("room");
+        let mut locked: Vec<LockedCache<'_>> = caches.iter().map(|cache| cache.lock_all()).collect();
+        let [one, other] = &mut locked[..] else { panic!("two") };
+        one.swap(other)?;
+        for finished in LockedCache::finish_all(locked) {
+            finished.commit.wait().await.expect("durable");
+        }
+        Ok(())
+    };
+    let refused: Error = swap(&broker, true).await.expect_err("a node cannot read it");
+    assert_eq!(refused.kind, ErrorKind::Unsupported);
+    assert!(refused.message.contains("format 2") && refused.message.contains("upgrade all nodes"), "{refused}");
+    swap(&broker, false).await.expect("it is in no log");
+    nodes.format.store(SWAP_FORMAT, Ordering::Relaxed);
+    swap(&broker, true).await.expect("all nodes can read it");
+    wait_until_gone(broker).await;
+    let broker = lead(&store, 2, &nodes).await;
+    let has = |name: &str| broker.caches.find(name).expect("it exists").peek(b"k", |found| found.is_some());
+    assert_eq!((has("a-true"), has("b-true")), (Ok(false), Ok(true)));
+    wait_until_gone(broker).await;
 }

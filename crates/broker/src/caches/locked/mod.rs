@@ -3,6 +3,7 @@
 mod join;
 mod noted;
 mod streams;
+mod swap;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -118,7 +119,8 @@ impl<'c> Locked<'c> {
         if self.cache.durable.is_none() {
             return 0;
         }
-        self.stripes.iter().map(|(_, stripe)| stripe.effects_bytes()).sum()
+        let earlier = self.earlier.iter().flat_map(|swapped| &swapped.steps).map(|(_, effects)| effects.len());
+        self.stripes.iter().map(|(_, stripe)| stripe.effects_bytes()).chain(earlier).sum()
     }
 
     /// Releases the locks. All changes become one step.
@@ -499,6 +501,7 @@ fn write_step(all: &mut [Locked<'_>]) {
     let mut steps: SmallVec<[(u64, Vec<u8>); 1]> = SmallVec::new();
     let mut marks: SmallVec<[(usize, usize, Vec<u32>); 2]> = SmallVec::new();
     let mut log = None;
+    swap::write_earlier(all, &mut steps, &mut log);
     for (of, locked) in all.iter_mut().enumerate() {
         let Some(durable) = &locked.cache.durable else {
             continue;
@@ -534,8 +537,9 @@ fn write_step(all: &mut [Locked<'_>]) {
         all[of].stripes[at].1.note(&log, offset, &marks);
         all[of].read = Some(offset);
     }
-    for locked in all.iter_mut().filter(|locked| locked.is_flushed) {
+    for locked in all.iter_mut().filter(|locked| locked.is_flushed || locked.is_swapped) {
         locked.is_flushed = false;
+        locked.is_swapped = false;
         locked.stripes.iter_mut().for_each(|(_, stripe)| stripe.note_all(offset));
         locked.read = Some(offset);
     }
