@@ -33,8 +33,8 @@ pub(super) enum Needs {
     Nothing,
     /// Reading or writing its keys, as its row says.
     Keys,
-    /// Deleting all keys of all databases.
-    AllDatabases,
+    /// These operations on all keys of all databases.
+    AllDatabases(&'static [Operation]),
     /// This operation on its keys, which are streams.
     Streams(Operation),
     /// This operation on its channels.
@@ -392,13 +392,13 @@ impl Door {
         match command.needs(args) {
             Needs::Nothing | Needs::OfPart(_) => Ok(()),
             Needs::Keys => asked.keys(),
-            Needs::AllDatabases => asked.all_databases(),
+            Needs::AllDatabases(operations) => asked.all_databases(operations),
             Needs::Streams(operation) => asked.streams(operation),
             Needs::Channels(operation) => asked.channels(operation),
             Needs::View if identity.tenant().is_some() => Ok(()),
             Needs::View => asked.run(Operation::Describe, &Resource::CLUSTER),
             Needs::Kill if identity.tenant().is_some() => Ok(()),
-            Needs::Functions if identity.tenant().is_some() => asked.all_databases(),
+            Needs::Functions if identity.tenant().is_some() => asked.all_databases(&[Operation::Delete]),
             Needs::Kill | Needs::Functions => asked.run(Operation::Alter, &Resource::CLUSTER),
             Needs::Cluster(operation) => asked.run(operation, &Resource::CLUSTER),
         }
@@ -523,8 +523,9 @@ impl Asked<'_> {
         Ok(())
     }
 
-    fn all_databases(&self) -> Decided {
-        (0..DATABASES).try_for_each(|database| self.whole(database, Operation::Delete))
+    fn all_databases(&self, operations: &[Operation]) -> Decided {
+        let on_database = |database| operations.iter().try_for_each(|operation| self.whole(database, *operation));
+        (0..DATABASES).try_for_each(on_database)
     }
 
     fn streams(&self, operation: Operation) -> Decided {

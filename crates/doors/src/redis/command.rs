@@ -190,6 +190,11 @@ impl Command {
         matches!(self.keys, Keys::All | Keys::None) && matches!(self.name, "FLUSHDB" | "FLUSHALL")
     }
 
+    /// Returns `true` if the command is about all keys of other databases than the selected one, too.
+    pub(super) fn is_on_databases(&self) -> bool {
+        matches!(self.name, "FLUSHALL" | "SWAPDB")
+    }
+
     /// Adds subcommands, which the first argument selects.
     pub(super) const fn of(self, parts: &'static [(&'static str, i8)]) -> Self {
         Self { parts, ..self }

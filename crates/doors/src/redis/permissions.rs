@@ -92,10 +92,12 @@ impl Command {
             Needs::View => vec![Need::cluster(Operation::Describe)],
             Needs::Cluster(operation) => vec![Need::cluster(operation)],
             Needs::Kill | Needs::Functions => vec![Need::cluster(Operation::Alter)],
-            Needs::AllDatabases => vec![
-                Need::new(Operation::Delete, ResourceKind::Cache, "all keys of each database"),
-                Need::new(Operation::Delete, ResourceKind::Topic, "every topic"),
-            ],
+            Needs::AllDatabases(operations) => {
+                let on_keys = |operation: &Operation| Need::new(*operation, ResourceKind::Cache, ALL_KEYS_OF_EACH);
+                let topics = Need::new(Operation::Delete, ResourceKind::Topic, "every topic");
+                let is_deleting = operations.contains(&Operation::Delete);
+                operations.iter().map(on_keys).chain(is_deleting.then_some(topics)).collect()
+            }
             Needs::Channels(operation) => self.shown_channels(operation),
             Needs::Streams(operation) => self.shown_streams(operation, part),
             Needs::Keys if matches!(self.keys, Keys::All) => self.shown_whole(),
@@ -218,6 +220,7 @@ impl Command {
 
 const EACH_KEY: &str = "each key";
 const ALL_KEYS: &str = "all keys of the database";
+const ALL_KEYS_OF_EACH: &str = "all keys of each database";
 const IF_STREAM: &str = "if the key is a stream";
 
 /// Returns the permissions that each command and subcommand requires.

@@ -60,7 +60,7 @@ fn member_of(command: &Command, part: &str) -> Member {
     };
     match needs {
         Needs::Nothing | Needs::OfPart(_) => Member::Free,
-        Needs::AllDatabases | Needs::Streams(_) => Member::Never,
+        Needs::AllDatabases(_) | Needs::Streams(_) => Member::Never,
         // FLUSHDB deletes streams, too.
         Needs::Keys if command.is_write && command.keys == Keys::All && command.name != "SORT" => Member::Never,
         Needs::Keys => Member::Of(if command.is_write { Set::Write } else { Set::Read }),

@@ -4,8 +4,7 @@ use engine::cache::structures::{Sorted, Structure};
 use engine::cache::{Eviction, Owned, Value};
 
 use super::args::{is, parse_int, parse_small};
-use crate::redis::access::Needs;
-use crate::redis::command::{Command, EACH, Keys, ONE, Step, TWO, own, read, write};
+use crate::redis::command::{Command, EACH, Keys, ONE, Step, TWO, read, write};
 use crate::redis::connection::DATABASES;
 use crate::redis::errors::{Done, Fail, NO_SUCH_KEY, SYNTAX};
 
@@ -36,13 +35,6 @@ pub(super) const COMMANDS: &[Command] = &[
         ("2.2.3", "Returns the encoding of a value in Redis, and its last use"),
     )
     .of(&[("ENCODING", 3), ("REFCOUNT", 3), ("IDLETIME", 3), ("FREQ", 3), ("HELP", 2)]),
-    own(
-        "SWAPDB",
-        3,
-        Needs::AllDatabases,
-        super::session::refuse_swap,
-        ("4.0.0", "Not supported: the numbers of databases are fixed"),
-    ),
 ];
 
 /// Form in which a time is given.

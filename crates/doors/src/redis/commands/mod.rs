@@ -27,6 +27,7 @@ pub(super) mod sort;
 mod sorted;
 pub(super) mod streams;
 mod strings;
+pub(super) mod swap;
 pub(super) mod tools;
 pub(super) mod tracking;
 pub(super) mod transactions;

@@ -41,7 +41,6 @@ tenant.
 const MISSING: &[(&str, &str, &str)] = &[
     ("generic", "MIGRATE, DUMP of streams", "DUMP and RESTORE of each other key"),
     ("generic", "WAITAOF, WAIT for replicas", "there are no replicas: WAIT returns 0"),
-    ("connection", "SWAPDB", "refused: the numbers of databases are fixed"),
     ("scripting", "SCRIPT DEBUG", "redis.log, which the log of the broker shows at the level debug"),
     (
         "server",

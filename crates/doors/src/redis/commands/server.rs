@@ -32,7 +32,14 @@ pub(super) const COMMANDS: &[Command] = &[
     ]),
     super::config::COMMAND,
     super::info::COMMAND,
-    own("FLUSHALL", -1, Needs::AllDatabases, flushall, ("1.0.0", "Removes all keys of all databases")),
+    own(
+        "FLUSHALL",
+        -1,
+        Needs::AllDatabases(&[Operation::Delete]),
+        flushall,
+        ("1.0.0", "Removes all keys of all databases"),
+    ),
+    super::swap::COMMAND,
     own("TIME", 1, Needs::Nothing, time, ("2.6.0", "Returns the time of the server")),
     own("WAIT", 3, Needs::Nothing, wait, ("3.0.0", "Returns the number of replicas with all writes: always 0")),
     own(
@@ -237,6 +244,7 @@ fn write_command(writer: &mut Writer, command: &Command) {
         // As in Redis 7.0.
         Does::Script(_) if command.may_write() => vec!["noscript", "stale", "skip_monitor", "no_mandatory_keys"],
         Does::Script(_) => vec!["readonly", "noscript", "stale", "skip_monitor", "no_mandatory_keys"],
+        Does::Own(_) if command.is_write => vec!["write", "fast"],
         Does::Own(_) => vec!["loading", "stale"],
     };
     if movable {

@@ -117,12 +117,6 @@ fn select(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, 
     ok()
 }
 
-pub(super) fn refuse_swap(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
-    session.fail(&Fail::new(
-        "ERR the numbers of databases are fixed: move the keys, or let the clients select another database",
-    ))
-}
-
 fn reset(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
     session.forget_transaction();
     session.unsubscribe_all();

@@ -295,7 +295,7 @@ pub(in crate::redis) type Held<'c> = BTreeMap<usize, LockedCache<'c>>;
 
 /// Refuses the whole transaction if it changes data that cannot be written now.
 pub(super) fn admit(queued: &[Queued], caches: &BTreeMap<usize, Arc<Cache>>) -> Done {
-    if queued.iter().any(|queued| queued.command.is_write || queued.command.name == "FLUSHALL") {
+    if queued.iter().any(|queued| queued.command.is_write || queued.command.is_on_databases()) {
         caches.values().try_for_each(|cache| cache.admit())?;
     }
     Ok(())
@@ -355,14 +355,12 @@ fn exec_all(
                     }
                 }
             }
-            Does::Own(_) if queued.command.name == "FLUSHALL" => match super::scan::check_flush(args) {
-                Ok(()) => {
-                    held.values_mut().for_each(LockedCache::flush);
-                    record_flush(&door.broker, session.tenant(), (queued.command, queued.database));
-                    writer.ok();
+            Does::Own(_) if queued.command.is_on_databases() => {
+                let on = (session.tenant(), queued.database);
+                if let Err(fail) = step_on_databases(&door.broker, on, &mut held, queued.command, args, &mut writer) {
+                    writer.error(&fail);
                 }
-                Err(fail) => writer.error(&fail),
-            },
+            }
             Does::Own(_) => unconfirmed.append(do_own(door, session, queued, args, &mut writer)),
         }
         count(door, session, (queued, args), &writer.bytes[begin..], began, &mut lines);
@@ -512,20 +510,22 @@ pub(in crate::redis) fn record_flush(broker: &Broker, tenant: Tenant<'_>, (comma
     }
 }
 
-/// Runs `FLUSHALL`, or writes the reply of another command about the connection.
-pub(super) fn flush_all(
+/// Runs `FLUSHALL` or `SWAPDB` on databases that are locked.
+pub(in crate::redis) fn step_on_databases(
+    broker: &Broker,
+    (tenant, database): (Tenant<'_>, usize),
     held: &mut Held<'_>,
-    queued: &Queued,
+    command: &Command,
     args: &[&[u8]],
-    answer: &[u8],
     writer: &mut Writer,
 ) -> Done {
-    if queued.command.name != "FLUSHALL" {
-        writer.put(answer);
-        return Ok(());
+    if command.name == "SWAPDB" {
+        super::swap::step(broker, tenant, held, args)?;
+    } else {
+        super::scan::check_flush(args)?;
+        held.values_mut().for_each(LockedCache::flush);
+        record_flush(broker, tenant, (command, database));
     }
-    super::scan::check_flush(args)?;
-    held.values_mut().for_each(LockedCache::flush);
     writer.ok();
     Ok(())
 }
@@ -565,6 +565,10 @@ pub(super) fn named_by<'a>(
         match queued.command.does {
             Does::Own(_) if queued.command.name == "FLUSHALL" => {
                 (0..DATABASES).for_each(|number| add(number, Named::All))
+            }
+            Does::Own(_) if queued.command.name == "SWAPDB" => {
+                // Without valid numbers it only fails.
+                super::swap::databases(args).into_iter().flatten().for_each(|number| add(number, Named::All));
             }
             Does::Own(_) => {}
             // A script of a transaction may use any key.

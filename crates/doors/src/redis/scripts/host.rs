@@ -20,7 +20,7 @@ use crate::redis::commands::args::{is, parse_small};
 use crate::redis::commands::streams::Shelf;
 use crate::redis::commands::streams::step as streams;
 use crate::redis::commands::transactions::{self, Held};
-use crate::redis::commands::{self, help, keys, sort, tools};
+use crate::redis::commands::{self, help, keys, sort, swap, tools};
 use crate::redis::connection::{DATABASES, Door};
 use crate::redis::errors::{Done, Fail};
 use crate::redis::monitors::{Executor, Lines};
@@ -36,7 +36,7 @@ const COMPARED_MAX: usize = 64;
 /// Maximum number of bytes of durable changes of one script, which are logged as one step.
 const STEP_BYTES_MAX: usize = 64 << 20;
 /// Commands about the connection or the server that scripts may use.
-const OWN: [&str; 6] = ["PING", "ECHO", "TIME", "SELECT", "PUBLISH", "SPUBLISH"];
+const OWN: [&str; 7] = ["PING", "ECHO", "TIME", "SELECT", "SWAPDB", "PUBLISH", "SPUBLISH"];
 
 /// Client on whose behalf a script runs.
 #[derive(Clone)]
@@ -350,6 +350,7 @@ impl<'c> Host<'_, 'c> {
                 self.database = number.ok_or(Fail::new("ERR DB index is out of range"))?;
                 out.ok();
             }
+            ("SWAPDB", _) => self.swap(command, args, out)?,
             ("MEMORY", _) => {
                 let database = self.database;
                 self.hold(database, command, args)?;
@@ -371,6 +372,20 @@ impl<'c> Host<'_, 'c> {
             }
             _ => return Err(wrong_arity(command.name)),
         }
+        Ok(())
+    }
+
+    /// Exchanges the contents of two databases.
+    fn swap(&mut self, command: &'static Command, args: &[&[u8]], out: &mut Writer) -> Done {
+        let numbers = swap::databases(args)?;
+        for number in numbers {
+            self.hold(number, command, args)?;
+            self.caches[&number].admit()?;
+        }
+        self.note_write()?;
+        let caller = self.caller;
+        swap::step(&caller.door.broker, caller.tenant.as_ref(), self.held, args)?;
+        out.ok();
         Ok(())
     }
 

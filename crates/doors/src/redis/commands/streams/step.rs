@@ -428,9 +428,16 @@ impl Step {
                     transfer_stream(&self.broker, on, &mut held, shelf, (command, args), &mut out, &mut later)
                 }
                 Does::Data(_) => transactions::step(&self.broker, on, &mut held, command, args, &mut out),
-                Does::Own(_) => transactions::flush_all(&mut held, queued, args, own, &mut out),
+                Does::Own(_) if command.is_on_databases() => {
+                    transactions::step_on_databases(&self.broker, on, &mut held, command, args, &mut out)
+                }
+                Does::Own(_) => {
+                    out.put(own);
+                    Ok(())
+                }
             };
             match done {
+                Ok(()) if command.is_on_databases() => {}
                 Ok(()) => transactions::record_flush(&self.broker, self.tenant.as_ref(), (command, queued.database)),
                 Err(fail) => {
                     out.bytes.truncate(begin);
@@ -635,7 +642,7 @@ pub(in crate::redis) fn join_stream(broker: &Arc<Broker>, id: TopicId, shelf: &S
 impl Queued {
     /// Returns the reply of a command about the connection, which is independent of the step.
     fn run_own(&self, door: &Door, session: &mut Session, unconfirmed: &mut Unconfirmed) -> Vec<u8> {
-        if !matches!(self.command.does, Does::Own(_)) || self.command.name == "FLUSHALL" {
+        if !matches!(self.command.does, Does::Own(_)) || self.command.is_on_databases() {
             return Vec::new();
         }
         let args: Vec<&[u8]> = self.args.iter().map(|arg| &**arg).collect();

@@ -8,6 +8,7 @@ mod held;
 mod monitor;
 mod scripts;
 pub mod streams;
+mod swap;
 mod tools;
 mod tracking;
 mod work;
