@@ -232,7 +232,9 @@ FORMS = {
     ],
 }
 # Rare commands, because each affects many keys.
-RARE = ["FLUSHDB", "SWAPDB 0 1", "FLUSHALL SYNC", "SWAPDB <db> <db>", "FLUSHDB NOSUCH"]
+RARE = ["FLUSHDB", "FLUSHALL SYNC", "FLUSHDB NOSUCH"]
+# Each is sent after all streams were deleted, which the broker does not exchange.
+SWAPS = ["SWAPDB 0 1", "SWAPDB 1 0", "SWAPDB <db> <db>"]
 RARE_CHANCE = 0.0005
 OTHER_FAMILY_CHANCE = 0.06
 MUTATION_CHANCE = 0.06

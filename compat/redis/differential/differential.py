@@ -16,12 +16,15 @@ import sys
 import time
 
 import events
-from commands import ANY, FORMS, Commands, is_unsorted, parsed
+from commands import ANY, FORMS, SWAPS, Commands, is_unsorted, parsed
 from resp import ANSWER_SECONDS, NULL, Connection, is_lost, shown
 
 HISTORY_COMMANDS = 2000
 BATCH_COMMANDS = 200
 TRANSACTION_CHANCE = 0.02
+SWAP_CHANCE = 0.001
+# Part of the scenes with watched keys that exchange the databases.
+WATCHED_SWAP_CHANCE = 0.2
 # Commands of histories with scripts, as a part of all others, and the part of their commands that are scripts.
 SCRIPTS_PART, SCRIPT_CHANCE = 0.2, 0.5
 # Part of the items between scripts that are about libraries of functions.
@@ -30,6 +33,16 @@ SHORTEN_SECONDS = 60
 # Permitted difference of times to live: the two servers are queried one after the other.
 TTL_SECONDS = 3
 DATABASES = (0, 1)
+# Uses both databases before its first change, as a script of the broker has to.
+WITHOUT_STREAMS = b"""
+for db = 0, 1 do redis.call('SELECT', db) redis.call('DBSIZE') end
+for db = 0, 1 do
+    redis.call('SELECT', db)
+    for _, key in ipairs(redis.call('KEYS', '*')) do
+        if redis.call('TYPE', key).ok == 'stream' then redis.call('DEL', key) end
+    end
+end
+"""
 # Keys that a client tracks.
 TRACKED = [key.encode("latin-1") for key in ANY]
 PUSHER = 3
@@ -58,6 +71,8 @@ NOT_ASKED = {
     "XTRIM with ~ of long streams": "a limit in bytes also ends nodes of Redis",
     "ranges by name over scores that differ": "they have no meaning, and Redis walks a list that is not in that order",
     "SWAPDB while a client is blocked": "the order in which several keys are served is random",
+    "SWAPDB of streams": "the broker refuses it, as it names the topic of a stream after its database",
+    "invalidations by SWAPDB": "the broker invalidates all keys, Redis leaves values of the other database",
     "SORT by equal weights with LIMIT or STORE": "any order is valid",
 }
 UNORDERED = {b"SMEMBERS", b"SINTER", b"SUNION", b"SDIFF", b"HKEYS", b"HVALS", b"KEYS", b"SPOP"}
@@ -366,7 +381,8 @@ class Run:
         # In Redis, PFCOUNT stores the estimate, which is a change of the key.
         counted = {word for command in commands if command[:1] and command[0].upper() == b"PFCOUNT" for word in command}
         told = events.invalidated([side.tracker for side in self.sides], counted)
-        if told[0] != told[1]:
+        has_swapped = any(command[:1] and command[0].upper() == b"SWAPDB" for command in commands)
+        if told[0] != told[1] and not has_swapped:
             replies = [("*", [("$", key) for key in sorted(keys, key=repr)]) for keys in told]
             return Difference(f"invalidations of a client that tracks {self.sides[0].tracker.mode}", replies)
         return None
@@ -466,7 +482,7 @@ NOT_IN_SCRIPTS = UNORDERED | RANDOM | set(TIMES) | {
     # Maps, whose order in a table of Lua has no meaning.
     b"LCS", b"XREAD", b"XREADGROUP",
     # The broker allows this only outside of scripts, and other databases only before the first change.
-    b"FLUSHALL", b"SELECT", b"MOVE", b"COPY",
+    b"FLUSHALL", b"SELECT", b"SWAPDB", b"MOVE", b"COPY",
     # Redis stores the estimate, and therefore refuses this in scripts that only read.
     b"PFCOUNT",
 }
@@ -511,7 +527,15 @@ class Histories:
     def item(self):
         if self.random.random() < TRANSACTION_CHANCE:
             return self.transaction()
+        if self.may_swap() and self.random.random() < SWAP_CHANCE:
+            return [self.without_streams(), *(self.of(SWAPS) for _ in range(self.random.randint(1, 2)))]
         return [latin(self.commands.one())]
+
+    def may_swap(self):
+        return not {"SWAPDB", "EVAL"} & self.commands.without
+
+    def without_streams(self):
+        return b"EVAL", WITHOUT_STREAMS, b"0"
 
     def some(self, least, most):
         return [latin(self.commands.one()) for _ in range(self.random.randint(least, most))]
@@ -615,6 +639,9 @@ class Histories:
             yield "do", 1, (b"UNWATCH",)
         for command in self.some(0, 2):
             yield "do", 2, command
+        if self.may_swap() and self.random.random() < WATCHED_SWAP_CHANCE:
+            yield "do", 2, self.without_streams()
+            yield "do", 2, self.of(SWAPS)
         yield "do", 1, (b"MULTI",)
         for command in self.some(0, 3):
             yield "do", 1, command
