@@ -119,8 +119,8 @@ pub use queues::{
 pub use quotas::Usage;
 pub use reader::Reader;
 pub use security::{
-    CertificateCheck, ClientCertificate, Identity, QuotaChange, Sasl, SaslStep, Security, SigningKey, TOKEN_EXPIRED,
-    Unwelcome, UserStatus, UserSummary, unknown_mechanism,
+    CertificateCheck, ClientCertificate, Identity, QuotaChange, Sasl, SaslStep, Security, SessionSecret, SigningKey,
+    TOKEN_EXPIRED, Unwelcome, UserStatus, UserSummary, unknown_mechanism,
 };
 pub use settings::{ConfiguredUser, Issuer, SecuritySettings, Settings};
 pub use streams::{

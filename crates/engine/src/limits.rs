@@ -122,6 +122,14 @@ pub const OWN_TOKEN_LIFETIME_MS_MAX: u64 = 90 * 86_400_000;
 pub const TOKEN_ROLES_MAX: usize = 8;
 /// Maximum size in bytes of the names of a token's user and roles together.
 pub const TOKEN_NAMES_BYTES_MAX: usize = 512;
+/// Maximum number of sessions of browsers that have logged in to the web console.
+pub const WEB_SESSIONS_MAX: usize = 4096;
+/// Maximum number of sessions of browsers of one user.
+pub const WEB_SESSIONS_PER_USER_MAX: usize = 32;
+/// Time in milliseconds after which a session of a browser ends that no request and no stream uses: 30 minutes.
+pub const WEB_SESSION_IDLE_MS: u64 = 30 * 60_000;
+/// Maximum age in milliseconds of a session of a browser: 12 hours.
+pub const WEB_SESSION_MS_MAX: u64 = 12 * 3_600_000;
 /// Maximum number of access keys per broker.
 pub const ACCESS_KEYS_MAX: usize = 16_384;
 /// Maximum length of the name of an access key in bytes.
@@ -220,6 +228,7 @@ const _: () = assert!(
     TENANT_USERS_MAX * (USER_NAME_BYTES_MAX + TENANT_NAME_BYTES_MAX + 40) < BATCH_BYTES_MAX,
     "all tenants fit into one response"
 );
+const _: () = assert!(WEB_SESSIONS_PER_USER_MAX < WEB_SESSIONS_MAX && WEB_SESSION_IDLE_MS < WEB_SESSION_MS_MAX);
 const _: () = assert!(OWN_TOKENS_PER_USER_MAX < OWN_TOKENS_MAX && OWN_TOKENS_MAX < TOKENS_MAX);
 const _: () = assert!(
     QUOTAS_MAX * (USER_NAME_BYTES_MAX + QUOTA_CLIENT_BYTES_MAX + 100) < BATCH_BYTES_MAX,

@@ -13,6 +13,7 @@ use engine::security::{
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
 
+use super::session::SessionUse;
 use crate::clock::Clock;
 use crate::holdings::HoldingsMax;
 use crate::quotas::{Bucket, Buckets};
@@ -28,6 +29,8 @@ pub struct Identity {
     /// Address of the client as text.
     host: Box<str>,
     proof: Proof,
+    /// Session of a browser in which the client acts, and with which its login ends.
+    session: Option<SessionUse>,
     /// Tenant in which the client acts, from its login to its end.
     tenant: Option<TenantName>,
     /// `true` if access control does not limit the client.
@@ -150,6 +153,7 @@ impl Identity {
             roles: roles.into(),
             host: host.into(),
             proof: Proof::Lasting,
+            session: None,
             tenant: None,
             is_administrator: false,
             known: Mutex::default(),
@@ -159,6 +163,15 @@ impl Identity {
     /// Returns the identity of a client that logged in with this proof. It may do nothing once that is no longer valid.
     pub(super) fn proved_by(self, proof: Proof) -> Self {
         Self { proof, ..self }
+    }
+
+    /// Returns the identity of a client that acts in a session of a browser. It may do nothing once that has ended.
+    pub(super) fn in_session(self, session: SessionUse) -> Self {
+        Self { session: Some(session), ..self }
+    }
+
+    pub(super) fn proof(&self) -> &Proof {
+        &self.proof
     }
 
     /// Returns the identity of a client that acts in a tenant. It may do nothing once its user has another one.
@@ -192,13 +205,15 @@ impl Identity {
 
     /// Returns until when the credential is valid, in ms since 1970; `None` if it has no such time.
     pub(super) fn expires_ms(&self, tables: &Tables) -> Option<u64> {
-        match &self.proof {
+        let of_credential = match &self.proof {
             Proof::Token(id) => tables.tokens.get(id)?.expires_ms,
             Proof::AccessKey(id) => tables.access_keys.get(id.as_str())?.expires_ms,
             Proof::Issued { expires_ms, .. } => Some(*expires_ms),
             Proof::Certificate(certificate, _) => Some(certificate.expires_ms),
             Proof::Lasting | Proof::Password(_) => None,
-        }
+        };
+        let of_session = self.session.as_ref().map(|used| used.session().ends_ms());
+        of_credential.into_iter().chain(of_session).min()
     }
 
     /// Returns `true` if the client has proved that it knows the password of its user.
@@ -216,6 +231,11 @@ impl Identity {
 
     pub(super) fn is_administrator(&self) -> bool {
         self.is_administrator
+    }
+
+    /// Returns `true` if the client acts in a session of a browser.
+    pub fn is_in_session(&self) -> bool {
+        self.session.is_some()
     }
 
     /// Returns the roles that the client's credential carries, in addition to those of the user.
@@ -238,7 +258,8 @@ impl Identity {
 
     /// Returns `true` if the login is valid at this time, in ms since 1970, apart from [`Identity::is_accepted`].
     fn is_valid(&self, tables: &Tables, now_ms: u64) -> bool {
-        self.is_proved(tables, now_ms) && self.is_in_its_tenant(tables)
+        let is_in_session = self.session.as_ref().is_none_or(|used| used.session().is_valid(now_ms));
+        is_in_session && self.is_proved(tables, now_ms) && self.is_in_its_tenant(tables)
     }
 
     /// Returns `true` if the client acts in the tenant that its user has now. That of a token from another issuer may

@@ -17,6 +17,9 @@ mod quotas;
 mod sasl;
 mod random;
 mod seal;
+mod session;
+mod session_table;
+mod sessions;
 mod tenants;
 mod tokens;
 mod unwelcome;
@@ -63,6 +66,8 @@ pub use quotas::QuotaChange;
 use random::random;
 pub use sasl::{Sasl, SaslStep, unknown_mechanism};
 use seal::Seal;
+pub use session_table::SessionSecret;
+use session_table::Sessions;
 pub use unwelcome::Unwelcome;
 use unwelcome::UnwelcomeCounts;
 
@@ -130,6 +135,7 @@ pub struct Security {
     /// Topic of the users and access control lists, once it exists. Locked during each change.
     topic: Arc<tokio::sync::Mutex<Option<Arc<Topic>>>>,
     logins: Logins,
+    sessions: Sessions,
     buckets: Buckets,
     holdings: Arc<Holdings>,
     /// Refusals of connections by the quotas of their addresses.
@@ -181,6 +187,7 @@ impl Security {
             restored: Restored::default(),
             topic: Arc::new(tokio::sync::Mutex::new(topic)),
             logins: Logins::new(&random(32)?),
+            sessions: Sessions::default(),
             buckets: Buckets::new(),
             holdings: Arc::default(),
             unwelcome: UnwelcomeCounts::default(),
@@ -457,6 +464,12 @@ impl Security {
         self.permissions.generation()
     }
 
+    /// Waits until [`Security::generation`] is no longer this number.
+    pub async fn changed_since(&self, generation: u64) {
+        let mut changes = self.permissions.changes();
+        while self.generation() == generation && changes.changed().await.is_ok() {}
+    }
+
     /// Checks that a client may perform an operation on a resource.
     pub fn authorize(&self, identity: &Identity, operation: Operation, resource: &Resource<'_>) -> Result<()> {
         if self.allows(identity, operation, resource) {
@@ -687,6 +700,7 @@ impl Security {
             counts.authentication_errors.get(),
         )?;
         out.counter("thalweg_denied", "Requests denied by access control", counts.denied.get())?;
-        security.logins.expose(out)
+        security.logins.expose(out)?;
+        security.sessions.expose(security.core.now_ms(), out)
     }
 }
