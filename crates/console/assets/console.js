@@ -28,9 +28,22 @@ function localise(root) {
 const RETRY_MS = 2000;
 const RETRY_MS_MAX = 60000;
 
+// Returns whether the browser is no longer logged in. A stream of events does not tell why it was refused.
+async function isLoggedOut() {
+  try {
+    return (await fetch(location.href, { method: "HEAD" })).status === 401;
+  } catch {
+    return false;
+  }
+}
+
+// Returns whether the viewer has entered something that would be lost with the page.
+const isEdited = () => [...document.querySelectorAll("main input, main textarea")]
+  .some((field) => (field.type === "checkbox" ? field.checked !== field.defaultChecked : field.value !== field.defaultValue));
+
 // Keeps a stream of events open while the page is visible: over HTTP/1.1 a browser opens only six connections to a
 // server, and those of hidden tabs would block the others. `listen` receives each new stream; `lost` is called when
-// one breaks. Returns a function that ends it.
+// one breaks, with the reason if it is known. Returns a function that ends it.
 function keepOpen(url, listen, lost) {
   let events = null;
   let timer = 0;
@@ -42,10 +55,14 @@ function keepOpen(url, listen, lost) {
     events = null;
   };
   // A browser connects again by itself after a break, but not after a response with an error.
-  const retry = () => {
+  const retry = async () => {
     close();
     timer = setTimeout(open, delay);
     delay = Math.min(2 * delay, RETRY_MS_MAX);
+    if (!(await isLoggedOut())) return;
+    // The page leads to the login, and hides what it shows.
+    if (isEdited()) lost("Logged out");
+    else location.reload();
   };
   const open = () => {
     close();
@@ -103,7 +120,7 @@ function followLive() {
       else say("Paused while text is selected", "paused");
     });
   };
-  keepOpen(location.pathname + location.search, listen, () => say("Reconnecting", "lost"));
+  keepOpen(location.pathname + location.search, listen, (why = "Reconnecting") => say(why, "lost"));
 }
 
 // Returns the value of a path such as `results.0.offset` in a response.
@@ -182,7 +199,8 @@ async function send(form) {
     if (type) headers["content-type"] = type;
     const response = await fetch(fill(form.dataset.action) + parameters, { method: form.dataset.method, headers, body: text });
     const answer = await answerOf(response);
-    if (answer === null) say(`The broker answered with status ${response.status}, but its response cannot be read.`, "bad");
+    if (response.status === 401) say("You are no longer logged in. Log in in another tab, and try again here.", "bad");
+    else if (answer === null) say(`The broker answered with status ${response.status}, but its response cannot be read.`, "bad");
     else if (!response.ok) say(sentence(part(answer, "error.message") || `The broker answered with status ${response.status}.`), "bad");
     else if (form.dataset.then) location.assign(fill(form.dataset.then));
     else say(form.dataset.done.replace(/\{([\w.]+)\}/g, (_, name) => part(answer, name)), "good");
@@ -313,7 +331,7 @@ function followTail() {
   };
   const url = new URL(tail.dataset.events, location.href);
   url.searchParams.set("overflow", "drop_old");
-  const stop = keepOpen(url, listen, () => { trouble = "Reconnecting."; });
+  const stop = keepOpen(url, listen, (why = "Reconnecting") => { trouble = why + "."; });
   setInterval(draw, 250);
   pause.addEventListener("click", () => {
     isPaused = !isPaused;

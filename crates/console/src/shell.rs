@@ -127,37 +127,77 @@ pub struct Frame<'a> {
     pub version: &'a str,
     /// Name of the user, if the browser has logged in.
     pub user: Option<&'a str>,
+    /// `true` if the user can log out: the login is that of the console, and not one that the browser sends.
+    pub has_session: bool,
+}
+
+/// Renders the head of a page.
+fn head(title: &str, more: &Markup) -> Markup {
+    html! {
+        head {
+            meta charset="utf-8";
+            meta name="viewport" content="width=device-width, initial-scale=1";
+            meta name="color-scheme" content="light dark";
+            title { (title) " · Thalweg" }
+            link rel="icon" type="image/svg+xml" href=(asset(ICON));
+            link rel="stylesheet" href=(asset(STYLE));
+            (more)
+        }
+    }
+}
+
+fn asset(name: &str) -> String {
+    format!("/console/assets/{name}")
+}
+
+fn brand() -> Markup {
+    html! {
+        a.brand href="/console" {
+            img src=(asset(ICON)) alt="" width="22" height="22";
+            span { "Thalweg" }
+        }
+    }
+}
+
+/// Renders a page without navigation and script, for readers who have not logged in. A browser opens the path
+/// `refresh` immediately.
+pub fn plain(title: &str, refresh: Option<&str>, version: &str, content: &Markup) -> String {
+    let more = html! {
+        @if let Some(path) = refresh { meta http-equiv="refresh" content=(format!("0; url={path}")); }
+    };
+    let markup = html! {
+        (DOCTYPE)
+        html lang="en" {
+            (head(title, &more))
+            body.plain {
+                header { (brand()) }
+                main #main {
+                    h1 { (title) }
+                    (content)
+                    p.about { "Version " (version) }
+                }
+            }
+        }
+    };
+    markup.into_string()
 }
 
 impl Frame<'_> {
     /// Renders a page within the frame.
     pub fn render(&self, page: &Page) -> String {
-        let asset = |name: &str| format!("/console/assets/{name}");
         let is_live = !page.live.0.is_empty();
+        let script = html! { script src=(asset(SCRIPT)) defer {} };
         let markup = html! {
             (DOCTYPE)
             html lang="en" {
-                head {
-                    meta charset="utf-8";
-                    meta name="viewport" content="width=device-width, initial-scale=1";
-                    meta name="color-scheme" content="light dark";
-                    title { (page.title) " · Thalweg" }
-                    link rel="icon" type="image/svg+xml" href=(asset(ICON));
-                    link rel="stylesheet" href=(asset(STYLE));
-                    script src=(asset(SCRIPT)) defer {}
-                }
+                (head(&page.title, &script))
                 body {
                     a.skip href="#main" { "Skip to the page" }
                     header.side {
-                        a.brand href="/console" {
-                            img src=(asset(ICON)) alt="" width="22" height="22";
-                            span { "Thalweg" }
-                        }
+                        (brand())
                         (self.navigation())
-                        p.about {
-                            "Version " (self.version)
-                            @if let Some(user) = self.user { br; "User " b { (user) } }
-                        }
+                        (self.account())
+                        p.about { "Version " (self.version) }
                     }
                     main #main tabindex="-1" {
                         @if !page.trail.is_empty() {
@@ -180,6 +220,20 @@ impl Frame<'_> {
             }
         };
         markup.into_string()
+    }
+
+    /// Renders the name of the user, and the button that ends the session.
+    fn account(&self) -> Markup {
+        html! {
+            @if let Some(user) = self.user {
+                div.account {
+                    p { "User " b { (user) } }
+                    @if self.has_session {
+                        form method="post" action="/console/logout" { button { "Log out" } }
+                    }
+                }
+            }
+        }
     }
 
     fn navigation(&self) -> Markup {
@@ -218,10 +272,21 @@ mod tests {
 
     #[test]
     fn a_page_has_no_inline_script_or_style_and_escapes_its_title() {
-        let frame = Frame { section: Section::Topics, version: "1.2.3", user: Some("<b>") };
+        let frame = Frame { section: Section::Topics, version: "1.2.3", user: Some("<b>"), has_session: false };
         let page = Page::new("<script>").live(html! { p { "x" } });
         let text = frame.render(&page);
         assert!(!text.contains("<script>") && !text.contains("style=") && !text.contains("<b>&lt;b>"), "{text}");
         assert!(text.contains("&lt;script&gt; · Thalweg") && text.contains("aria-current=\"page\""), "{text}");
+    }
+
+    #[test]
+    fn only_a_session_can_be_ended() {
+        let render = |user, has_session| {
+            Frame { section: Section::Topics, version: "1.2.3", user, has_session }.render(&Page::new("Topics"))
+        };
+        assert!(render(Some("ann"), true).contains("<form method=\"post\" action=\"/console/logout\">"));
+        let of_basic = render(Some("ann"), false);
+        assert!(of_basic.contains("<b>ann</b>") && !of_basic.contains("Log out"), "{of_basic}");
+        assert!(!render(None, false).contains("account"));
     }
 }

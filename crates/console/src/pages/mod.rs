@@ -11,6 +11,7 @@ pub mod entry;
 pub mod error;
 pub mod group;
 pub mod groups;
+pub mod login;
 pub mod mesh;
 pub mod overview;
 pub mod queue;

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use axum::body::Body;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, Request, State};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::header::{CACHE_CONTROL, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use broker::{Broker, Door, Identity, Usage};
@@ -17,8 +18,9 @@ use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use net::http::Caller;
 
-use super::errors::{Failure, Result};
+use super::errors::{CHALLENGE_OF_CONSOLE, Failure, Result};
 use super::names::Names;
+use super::sessions::{self, Session, Viewer};
 use super::{Http, ROUTES, Route, console, cors};
 use crate::permissions::{self, Call, Need, Table};
 use crate::{login, throttle};
@@ -123,7 +125,7 @@ pub(super) struct Gate {
 pub(super) async fn check(
     State(Gate { http, needs }): State<Gate>,
     params: Result<RawPathParams, RawPathParamsRejection>,
-    mut request: Request,
+    request: Request,
     next: Next,
 ) -> Response {
     let params = match params {
@@ -134,12 +136,57 @@ pub(super) async fn check(
     };
     let mut params: Vec<(String, String)> =
         params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let caller = request.extensions().get::<Caller>();
+    let session = sessions::of_request(&http, &request, is_change_of_page(needs, request.method()));
     let stranger = cors::stranger(&request, &http.cors_origins);
-    let identity = match admit(&http, needs, &mut params, request.headers(), caller, stranger.as_deref()).await {
-        Ok(identity) => identity,
-        Err(failure) => return failure.into_response(),
+    let caller = request.extensions().get::<Caller>();
+    let identity = log_in(&http, needs, request.headers(), caller, session, stranger.as_deref()).await;
+    let identity = match identity {
+        Ok(identity) => Arc::new(identity),
+        Err(failure) => return refused_login(&http, &request, failure),
     };
+    let viewer = Viewer::of(&identity);
+    let response = match permit(&http, needs, &mut params, &identity, caller).await {
+        Ok(()) => permitted(&http, needs, &params, identity, request, next).await,
+        Err(failure) => failure.into_response(),
+    };
+    match viewer {
+        Some(viewer) => of_viewer(response, viewer),
+        None => response,
+    }
+}
+
+/// Returns the response to a request without a valid login. One of a script of the console names no scheme that a
+/// browser knows: it would ask its user for a name and a password, instead of the console.
+fn refused_login(http: &Http, request: &Request, failure: Failure) -> Response {
+    let mut response = failure.into_response();
+    let is_secure = request.extensions().get::<Caller>().is_some_and(|caller| caller.is_secure);
+    let is_of_console =
+        || sessions::is_of_console(request.headers(), request.uri(), is_secure) || console::is_stream(request);
+    if response.status() == StatusCode::UNAUTHORIZED && http.has_sessions() && is_of_console() {
+        response.headers_mut().insert(WWW_AUTHENTICATE, CHALLENGE_OF_CONSOLE);
+    }
+    response
+}
+
+/// Adds the user to a response, for the frame of its page. A proxy or a browser must not keep what only a session
+/// shows.
+fn of_viewer(mut response: Response, viewer: Viewer) -> Response {
+    if viewer.has_session {
+        response.headers_mut().entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
+    response.extensions_mut().insert(viewer);
+    response
+}
+
+/// Serves a request whose client may make it.
+async fn permitted(
+    http: &Http,
+    needs: Needs,
+    params: &[(String, String)],
+    identity: Arc<Identity>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     request.extensions_mut().insert(identity.clone());
     let is_charged = http.broker.security.has_quotas() && !matches!(needs, Needs::Nothing);
     let response = async {
@@ -150,7 +197,7 @@ pub(super) async fn check(
         return response.await;
     }
     // It may wait for records, and its permission may end in the meantime.
-    let check = || authorize(&http.broker, &identity, needs, &params);
+    let check = || authorize(&http.broker, &identity, needs, params);
     let response = http.broker.security.while_permitted(check, response).await;
     response.unwrap_or_else(|error| Failure::from(error).into_response())
 }
@@ -186,39 +233,62 @@ async fn charged(broker: &Broker, identity: &Identity, request: Request, next: N
     response
 }
 
-async fn admit(
+/// Returns the identity of the sender of a request.
+async fn log_in(
     http: &Http,
     needs: Needs,
-    params: &mut [(String, String)],
     headers: &HeaderMap,
     caller: Option<&Caller>,
+    session: Session,
     stranger: Option<&str>,
-) -> Result<Arc<Identity>> {
+) -> Result<Identity> {
     if let Some(page) = stranger.filter(|_| is_administration(needs)) {
         return Err(refused_page(page, "administer this broker").into());
     }
-    let is_required = http.is_login_required && !matches!(needs, Needs::Nothing);
-    let identity = login::identify(&http.broker, Door::Http, headers, caller, is_required).await;
-    let identity = identity.map_err(|error| match error.kind {
-        ErrorKind::Denied => Failure::with_status(error, StatusCode::UNAUTHORIZED),
-        _ => error.into(),
-    })?;
+    let is_unproven = matches!(session, Session::Unproven);
+    let identity = match session {
+        Session::Open(identity) => identity,
+        Session::None | Session::Unproven => {
+            let is_required = http.is_login_required && !matches!(needs, Needs::Nothing);
+            let identity = login::identify(&http.broker, Door::Http, headers, caller, is_required).await;
+            identity.map_err(|error| match error.kind {
+                ErrorKind::Denied if is_unproven => sessions::not_of_console().into(),
+                ErrorKind::Denied => Failure::with_status(error, StatusCode::UNAUTHORIZED),
+                _ => error.into(),
+            })?
+        }
+    };
     // If a page that only the wildcard admits could use the login that a browser keeps, every page could. The Fetch
     // standard does not let them be combined (https://fetch.spec.whatwg.org/#cors-protocol-and-credentials), but then a
     // browser only hides the response: it sends simple requests nevertheless, and opens WebSockets.
     if let Some(page) = stranger.filter(|_| identity.user().as_str() != ANONYMOUS) {
         return Err(refused_page(page, "use the login that a browser keeps for this broker").into());
     }
+    Ok(identity)
+}
+
+/// Checks that a client may make a request, and changes the names in its path to those of the broker.
+async fn permit(
+    http: &Http,
+    needs: Needs,
+    params: &mut [(String, String)],
+    identity: &Identity,
+    caller: Option<&Caller>,
+) -> Result<()> {
     broker::act_as(identity.user());
     // The first one is the name of a resource, except for a node and a site.
     if let Some((_, name)) = params.first_mut().filter(|_| !matches!(needs, Needs::Cluster(_))) {
-        *name = Names::of(&identity).inner(name);
+        *name = Names::of(identity).inner(name);
     }
     if let Some(caller) = caller.filter(|_| !matches!(needs, Needs::Nothing)) {
-        throttle::count_connection(&http.broker, Door::Http, caller, &identity)?;
+        throttle::count_connection(&http.broker, Door::Http, caller, identity)?;
     }
-    authorize(&http.broker, &identity, needs, params).await?;
-    Ok(Arc::new(identity))
+    Ok(authorize(&http.broker, identity, needs, params).await?)
+}
+
+/// Returns `true` for a request that changes something, or opens a WebSocket, on which a client publishes.
+fn is_change_of_page(needs: Needs, method: &Method) -> bool {
+    !method.is_safe() || matches!(needs, Needs::WebSocket)
 }
 
 /// Returns `true` if a route changes the broker itself: its users, roles, tokens, entries, connections, nodes or sites.

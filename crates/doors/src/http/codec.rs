@@ -142,6 +142,14 @@ pub(super) fn expect_json(headers: &HeaderMap) -> Result<()> {
     }
 }
 
+/// Refuses a body that is not the form of a page.
+pub(super) fn expect_form(headers: &HeaderMap) -> Result<()> {
+    match essence(headers)?.as_str() {
+        "application/x-www-form-urlencoded" => Ok(()),
+        other => Err(wrong_type(other, "application/x-www-form-urlencoded")),
+    }
+}
+
 /// Returns the content type without its parameters.
 fn essence(headers: &HeaderMap) -> Result<String> {
     let Some(value) = headers.get(CONTENT_TYPE) else {

@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::Response;
 use net::http::{foreign_page, is_followed_link, is_own_origin};
 
-use super::console::START;
+use super::console::is_page;
 
 /// Entry of the list of origins that stands for all of them.
 const WILDCARD: &str = "*";
@@ -37,9 +37,7 @@ pub(super) fn stranger(request: &Request, listed: &[String]) -> Option<String> {
         return None;
     }
     let page = foreign_page(request.headers(), request.uri(), listed)?;
-    let path = request.uri().path().strip_prefix(START);
-    let is_page = path.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    let is_link = is_page && is_followed_link(request.method(), request.headers());
+    let is_link = is_page(request.uri().path()) && is_followed_link(request.method(), request.headers());
     (!is_link).then_some(page)
 }
 

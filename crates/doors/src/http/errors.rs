@@ -21,6 +21,9 @@ const LEADER_AFTER_MS: u32 = 1000;
 const CHALLENGE: HeaderValue =
     HeaderValue::from_static("Basic realm=\"thalweg\", charset=\"UTF-8\", Bearer realm=\"thalweg\"");
 
+/// Logins that a script of the console is told of: none for which a browser asks its user.
+pub(super) const CHALLENGE_OF_CONSOLE: HeaderValue = HeaderValue::from_static("Bearer realm=\"thalweg\"");
+
 pub(super) fn status_of(kind: ErrorKind) -> StatusCode {
     match kind {
         ErrorKind::Malformed | ErrorKind::Invalid => StatusCode::BAD_REQUEST,

@@ -20,6 +20,7 @@ mod queues;
 mod reading;
 mod routes;
 mod security;
+mod sessions;
 mod stream;
 mod trace;
 
@@ -244,6 +245,11 @@ impl Http {
         })
     }
 
+    /// Returns `true` if browsers log in at the console, which a cookie continues.
+    fn has_sessions(&self) -> bool {
+        self.is_login_required && self.has_console
+    }
+
     fn open(&self, kind: StreamKind) -> Open {
         self.open[kind as usize].fetch_add(1, Ordering::Relaxed);
         Open { streams: self.open.clone(), kind }
@@ -351,7 +357,8 @@ fn router(http: Arc<Http>) -> Router {
         router = router.route(route.path, checked(route));
     }
     for route in console::ROUTES.iter().filter(|_| http.has_console) {
-        router = router.route(route.path, checked(route).layer(from_fn(console::as_page)));
+        let as_page = from_fn_with_state(http.clone(), console::as_page);
+        router = router.route(route.path, checked(route).layer(as_page));
     }
     router
         .fallback(map::no_such_path)

@@ -7,6 +7,7 @@ mod caches;
 mod clients;
 mod groups;
 mod history;
+mod login;
 mod queues;
 mod records;
 mod security;
@@ -21,7 +22,9 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, RawPathParams, Request, State};
-use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, ETAG, IF_NONE_MATCH, LOCATION, VARY};
+use axum::http::header::{
+    ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, ETAG, IF_NONE_MATCH, LOCATION, REFERRER_POLICY, VARY,
+};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
@@ -35,7 +38,7 @@ use engine::security::{ANONYMOUS, Operation, ResourceKind};
 use engine::{Error, ErrorKind};
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
-use net::http::Charge;
+use net::http::{Caller, Charge};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
@@ -44,6 +47,7 @@ use super::codec::{self, Query};
 use super::errors::{Failure, Result, Sentence};
 use super::map::ROOM_WAIT;
 use super::names::Names;
+use super::sessions::{self, Sender, Viewer};
 use super::{Http, Peer, Route, StreamKind};
 pub(super) use history::Measured;
 
@@ -55,12 +59,14 @@ const LIVE_FOR: Duration = Duration::from_secs(600);
 const LIST_MAX: usize = 50;
 /// Path at which the console begins.
 pub(super) const START: &str = "/console";
+/// Type of the events with the live parts.
+const EVENTS: &str = "text/event-stream";
 
 /// Function that collects the data of a page, and renders it.
 type Show = fn(Visit) -> BoxFuture<'static, Result<Page>>;
 
 /// Routes of the console. They are not in the description of the API, because their responses are for people.
-pub(super) static ROUTES: [Route; 31] = [
+pub(super) static ROUTES: [Route; 35] = [
     page(START, Needs::Cluster(Operation::Describe), |method| show(method, |visit| Box::pin(state::overview(visit)))),
     page("/console/topics", Needs::List(ResourceKind::Topic), |method| {
         show(method, |visit| Box::pin(topics::list(visit)))
@@ -139,6 +145,10 @@ pub(super) static ROUTES: [Route; 31] = [
         show(method, |visit| Box::pin(state::settings(visit)))
     }),
     page("/console/api", Needs::Nothing, |method| show(method, |visit| Box::pin(state::api(visit)))),
+    page(login::LOGIN, Needs::Nothing, |method| on(method, login::show)),
+    form(login::LOGIN, |method| on(method, login::log_in)),
+    page(login::LOGOUT, Needs::Nothing, |method| on(method, login::leave)),
+    form(login::LOGOUT, |method| on(method, login::log_out)),
     page("/console/assets/{name}", Needs::Nothing, |method| on(method, asset)),
     page("/console/", Needs::Nothing, |method| on(method, start)),
     page("/console/{*rest}", Needs::Nothing, |method| on(method, no_such_page)),
@@ -148,21 +158,27 @@ const fn page(path: &'static str, needs: Needs, serve: fn(MethodFilter) -> Metho
     Route { method: Method::GET, path, needs, serve }
 }
 
+/// Returns the route of a form that a browser sends before or after a login.
+const fn form(path: &'static str, serve: fn(MethodFilter) -> MethodRouter<Arc<Http>>) -> Route {
+    Route { method: Method::POST, path, needs: Needs::Nothing, serve }
+}
+
 /// Returns the route of a page, and of the events of its live part.
 fn show(method: MethodFilter, page: Show) -> MethodRouter<Arc<Http>> {
     on(method, move |visit: Visit, headers: HeaderMap| async move {
-        if accepts(&headers, "text/event-stream") {
+        if accepts(&headers, EVENTS) {
             // The first live part has no rates: it is that of the page.
             let visit = Visit { is_live: true, ..visit };
             if page(visit.clone()).await?.live.0.is_empty() {
                 // A browser does not connect again.
-                return Ok(codec::bytes(StatusCode::NO_CONTENT, "text/event-stream", Body::empty()));
+                return Ok(codec::bytes(StatusCode::NO_CONTENT, EVENTS, Body::empty()));
             }
             return Ok(live(visit, page));
         }
         let section = Section::of(visit.uri.path());
         let page = page(visit.clone()).await?;
-        let frame = Frame { section, version: env!("CARGO_PKG_VERSION"), user: visit.user() };
+        let has_session = visit.identity().is_in_session();
+        let frame = Frame { section, version: env!("CARGO_PKG_VERSION"), user: visit.user(), has_session };
         visit.respond(frame.render(&page)).await
     })
 }
@@ -288,6 +304,7 @@ fn live(visit: Visit, page: Show) -> Response {
         async move {
             tokio::select! {
                 () = sleep(LIVE_EVERY) => {}
+                () = security.changed_since(generation) => return None,
                 () = drain.begun() => return None,
             }
             let is_over = security.generation() != generation || Instant::now() >= end;
@@ -306,7 +323,7 @@ fn live(visit: Visit, page: Show) -> Response {
     });
     // The first bytes tell the browser that the stream is open.
     let events = stream::iter([Bytes::from_static(b"retry: 2000\n\n")]).chain(events).map(Ok::<_, Infallible>);
-    let mut response = codec::bytes(StatusCode::OK, "text/event-stream", Body::from_stream(events));
+    let mut response = codec::bytes(StatusCode::OK, EVENTS, Body::from_stream(events));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
@@ -330,17 +347,45 @@ async fn start() -> Response {
     redirect()
 }
 
-/// Middleware of the pages: an error becomes a page with its sentence.
-pub(super) async fn as_page(request: Request, next: Next) -> Response {
+/// Returns `true` if a request is for the live part of a page.
+pub(super) fn is_stream(request: &Request) -> bool {
+    is_page(request.uri().path()) && accepts(request.headers(), EVENTS)
+}
+
+/// Returns `true` if a path is one of the console.
+pub(super) fn is_page(path: &str) -> bool {
+    path.strip_prefix(START).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Middleware of the pages: an error becomes a page with its sentence, and a browser without a login is led there.
+pub(super) async fn as_page(State(http): State<Arc<Http>>, request: Request, next: Next) -> Response {
     let section = Section::of(request.uri().path());
-    let is_read_by_script = accepts(request.headers(), "text/event-stream");
+    let headers = request.headers();
+    let is_read_by_script = accepts(headers, EVENTS);
+    let is_secure = request.extensions().get::<Caller>().is_some_and(|caller| caller.is_secure);
+    let sender = Sender::of(headers, request.uri(), is_secure);
+    // A browser that sends a stored login which is no longer valid drops it only if the response has its scheme.
+    let is_led = http.has_sessions()
+        && sessions::is_navigation(request.method(), headers)
+        && !headers.contains_key(AUTHORIZATION);
+    let uri = request.uri().clone();
     let response = next.run(request).await;
     let Some(Sentence(sentence)) = response.extensions().get().filter(|_| !is_read_by_script) else {
         return response;
     };
     let status = response.status();
+    if status == StatusCode::UNAUTHORIZED && is_led {
+        return login::lead(&uri, sender);
+    }
     let page = pages::error::page(status.as_u16(), sentence);
-    let text = Frame { section, version: env!("CARGO_PKG_VERSION"), user: None }.render(&page);
+    let viewer = response.extensions().get::<Viewer>();
+    let frame = Frame {
+        section,
+        version: env!("CARGO_PKG_VERSION"),
+        user: viewer.map(|viewer| viewer.user.as_str()),
+        has_session: viewer.is_some_and(|viewer| viewer.has_session),
+    };
+    let text = frame.render(&page);
     let (mut head, _) = response.into_parts();
     let (of_page, body) = html(status, text).into_parts();
     head.headers.extend(of_page.headers);
@@ -352,6 +397,8 @@ fn html(status: StatusCode, text: String) -> Response {
     let headers = response.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(assets::CONTENT_SECURITY_POLICY));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // With `no-referrer` a browser would send `Origin: null` with a form (Fetch, append a request Origin header).
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));
     response
 }
 

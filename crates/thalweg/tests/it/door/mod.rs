@@ -6,6 +6,7 @@ pub mod sqs;
 pub mod pubsub;
 pub mod web;
 mod console;
+mod console_login;
 pub mod access;
 mod access_keys;
 mod administration;

@@ -25,6 +25,7 @@ type Http = Example<Sent>;
 const WEB_SOCKET: &str = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
                           Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 const CLOSE: &str = "Connection: close\r\n";
+const OF_CONSOLE: &str = "Connection: close\r\nSec-Fetch-Site: same-origin\r\n";
 
 /// Sends a request over HTTP. Returns the status and the whole response; of an open stream its head.
 pub(super) async fn exchange(address: SocketAddr, login: Option<&str>, sent: &Sent) -> (u16, String) {
@@ -213,6 +214,11 @@ fn of_caches_and_groups() -> Vec<Http> {
 fn of_console() -> Vec<Http> {
     let names = [("topic", "t"), ("partition", "0"), ("offset", "0"), ("name", "console.css"), ("*rest", "nowhere")];
     let page = |call| at(call, &names, "");
+    let form = |call| {
+        let example = route(call, "");
+        let request = Sent { headers: OF_CONSOLE, ..example.request };
+        Example { request, ..example }
+    };
     vec![
         route("GET /console", ""),
         route("GET /console/", ""),
@@ -243,6 +249,10 @@ fn of_console() -> Vec<Http> {
         route("GET /console/audit", "").on("the topic _audit", "_audit"),
         route("GET /console/settings", ""),
         route("GET /console/api", ""),
+        route("GET /console/login", ""),
+        form("POST /console/login"),
+        route("GET /console/logout", ""),
+        form("POST /console/logout"),
         page("GET /console/assets/{name}"),
         page("GET /console/{*rest}"),
     ]
