@@ -1,6 +1,7 @@
 """Uses the web console in headless Chromium, as a person would.
 
-Arguments: the address of an HTTP door, the file of axe-core, and a folder for screenshots.
+Arguments: the address of an HTTP door, the file of axe-core, a folder for screenshots, and the
+address of an HTTP door that requires a login, where the user ann has the password pencil.
 Each scenario checks what the page shows and what the broker then has. Every page is checked in both
 themes and in two widths: no error in the browser's log, no violation of axe's rules, no horizontal
 scrolling, no request after loading except the stream, and limits of size and time.
@@ -13,7 +14,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from urllib.parse import quote
 
 from selenium import webdriver
@@ -32,6 +35,8 @@ THEMES = ["light", "dark"]
 
 address, axe_file, folder = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 base = f"http://{address}"
+# A browser resolves localhost to the same address, and treats it as another site than 127.0.0.1.
+locked = f"http://localhost:{sys.argv[4].rsplit(':', 1)[1]}"
 
 
 def api(method, path, body=None):
@@ -125,7 +130,32 @@ PAGES = {
     "settings": "/console/settings",
     "api": "/console/api",
     "missing": "/console/topics/unknown",
+    "login": f"{locked}/console/login?to=%2Fconsole%2Ftopics&out=1",
 }
+
+
+class OtherSite(BaseHTTPRequestHandler):
+    """Answers each request with the same page."""
+
+    content = ""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(f"<!doctype html><link rel=icon href=data:,>{self.content}".encode())
+
+    def log_message(self, *_):
+        pass
+
+
+def serve_other_site():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), OtherSite)
+    Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_port}"
+
+
+OTHER_SITE = serve_other_site()
 
 
 class Browser:
@@ -151,7 +181,12 @@ class Browser:
         self.driver.quit()
 
     def open(self, path):
-        self.driver.get(base + path)
+        self.driver.get(path if path.startswith("http") else base + path)
+
+    def open_other_site(self, content):
+        """Opens a page of another site."""
+        OtherSite.content = content
+        self.driver.get(OTHER_SITE)
 
     def find(self, selector):
         return self.driver.find_element(By.CSS_SELECTOR, selector)
@@ -394,6 +429,74 @@ def the_audit_is_searched(browser):
     assert actions == {"delete token"}, actions
 
 
+def send_login(browser, user, password):
+    form = browser.find("form.login")
+    browser.fill(form, user=user)
+    # Enter in the last field sends the form.
+    form.find_element(By.CSS_SELECTOR, "[name=password]").send_keys(password + Keys.ENTER)
+
+
+def a_person_logs_in_and_out(browser):
+    browser.open(f"{locked}/console/topics?q=orders")
+    browser.until("the login", lambda: "/console/login?to=" in browser.driver.current_url)
+    focused = browser.driver.execute_script("return document.activeElement.name")
+    assert focused == "user", f"the focus is on {focused}"
+    send_login(browser, "ann", "wrong")
+    browser.until("the error", lambda: browser.driver.find_elements(By.CSS_SELECTOR, "[role=alert]"))
+    assert "refused" in browser.text("[role=alert]")
+    assert all("403" in message for message in browser.troubles())
+    assert browser.find("[name=user]").get_attribute("value") == "ann"
+    browser.find("[name=user]").clear()
+    send_login(browser, "ann", "pencil")
+    browser.until("the page", lambda: browser.driver.current_url == f"{locked}/console/topics?q=orders")
+    assert browser.find(".account b").text == "ann"
+    cookie = browser.driver.get_cookie("thalweg")
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/"), cookie
+    assert browser.driver.execute_script("return document.cookie") == "", "a script reads the cookie"
+
+    # Forms of the pages send the cookie, and prove that they are the console's.
+    form = browser.panel("Create a topic")
+    browser.fill(form, name="locked-topic")
+    form.find_element(By.TAG_NAME, "button").click()
+    browser.until("the topic's page", lambda: browser.driver.current_url.endswith("/console/topics/locked-topic"))
+
+    # A link of another site opens the page with the login of the browser.
+    page = f"{locked}/console/topics/locked-topic"
+    browser.open_other_site(f"<a id=link href='{page}'>link</a>")
+    browser.find("#link").click()
+    browser.until("the page", lambda: browser.driver.current_url == page)
+    browser.until("the user", lambda: browser.driver.find_elements(By.CSS_SELECTOR, ".account b"))
+    # Requests and forms of another site change nothing.
+    browser.open_other_site(f"<form method=post action='{locked}/console/logout'><button>send</button></form>")
+    answer = browser.driver.execute_async_script(
+        "fetch(arguments[0], { method: 'POST', mode: 'no-cors', credentials: 'include', body: 'x' })"
+        ".then((response) => arguments[1](response.type), () => arguments[1]('refused'))",
+        f"{locked}/v1/topics/locked-topic/records")
+    assert answer == "opaque", answer
+    browser.find("button").click()
+    browser.until("the refusal", lambda: "may not use this broker" in browser.driver.page_source)
+    # Both were refused, as they had to be.
+    assert all("403" in message for message in browser.troubles())
+    browser.open(f"{page}/records")
+    browser.shows("This partition has no records.")
+    assert browser.find(".account b").text == "ann"
+
+    # A logout ends the other tabs.
+    browser.open(f"{locked}/console/topics")
+    browser.until("a live page", lambda: browser.find("#state").text == "Live")
+    first = browser.driver.current_window_handle
+    browser.driver.switch_to.new_window("window")
+    browser.open(f"{locked}/console/topics/locked-topic")
+    browser.find(".account button").click()
+    browser.until("the login", lambda: "logged out" in browser.find("main").text)
+    assert browser.driver.get_cookie("thalweg") is None
+    browser.driver.close()
+    browser.driver.switch_to.window(first)
+    browser.until("the login in the other tab", lambda: "/console/login" in browser.driver.current_url)
+    # The stream and the question for its reason were refused, as they had to be.
+    assert all("401" in message for message in browser.troubles())
+
+
 SCENARIOS = [
     create_publish_and_delete,
     records_are_found_by_offset_time_and_key,
@@ -405,6 +508,7 @@ SCENARIOS = [
     a_connection_is_closed,
     users_tokens_and_entries_are_administered,
     the_audit_is_searched,
+    a_person_logs_in_and_out,
 ]
 
 # What a page did since its navigation: first paint, size, and requests after the load, except streams.

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -153,8 +154,11 @@ fn peer(peer: &Peer) -> Outcome<Broker> {
     Ok(Broker { address, env, running: vec![running] })
 }
 
+/// Creates a folder for one server.
 fn folder(of: &str) -> Outcome<PathBuf> {
-    let folder = root().join(format!("target/compat/run-{of}-{}", std::process::id()));
+    static CREATED: AtomicUsize = AtomicUsize::new(0);
+    let number = CREATED.fetch_add(1, Ordering::Relaxed);
+    let folder = root().join(format!("target/compat/run-{of}-{}-{number}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     Ok(folder)
 }

@@ -16,7 +16,10 @@ pub fn run() -> Outcome {
     venv(PYTHON, &format!("{SOURCES}/requirements.txt"))?;
     npm(AXE, SOURCES)?;
     let broker = broker::one("http", &["audit=on".to_owned()])?;
+    let locked: Vec<String> =
+        ["auth=required", "authorization=true", "users=ann:pencil", "super_users=ann"].map(str::to_owned).to_vec();
+    let locked = broker::one("http", &locked)?;
     let axe = root().join(format!("{AXE}/node_modules/axe-core/axe.min.js"));
     let suite = Call::new(format!("{PYTHON}/bin/python")).arg(format!("{SOURCES}/suite.py"));
-    suite.arg(&broker.address).arg(axe.display().to_string()).arg(SCREENSHOTS).run()
+    suite.arg(&broker.address).arg(axe.display().to_string()).arg(SCREENSHOTS).arg(&locked.address).run()
 }
