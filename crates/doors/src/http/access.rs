@@ -247,7 +247,7 @@ async fn log_in(
     }
     let is_unproven = matches!(session, Session::Unproven);
     let identity = match session {
-        Session::Open(identity) => identity,
+        Session::Open(identity) => *identity,
         Session::None | Session::Unproven => {
             let is_required = http.is_login_required && !matches!(needs, Needs::Nothing);
             let identity = login::identify(&http.broker, Door::Http, headers, caller, is_required).await;

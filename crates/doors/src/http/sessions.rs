@@ -104,7 +104,7 @@ pub(super) fn is_of_console(headers: &HeaderMap, uri: &Uri, is_secure: bool) -> 
 pub(super) enum Session {
     /// No session, or none that counts for this request.
     None,
-    Open(Identity),
+    Open(Box<Identity>),
     /// A session, but for a change that no page of the console has provably sent. It does not count.
     Unproven,
 }
@@ -125,7 +125,7 @@ pub(super) fn of_request(http: &Http, request: &Request, is_change: bool) -> Ses
     let source = LoginSource { door: Door::Http, address: Some(caller.address) };
     match http.broker.security.log_in_with_session(secret, source) {
         None => Session::None,
-        Some(identity) if sender == Sender::OwnPage || !is_change => Session::Open(identity),
+        Some(identity) if sender == Sender::OwnPage || !is_change => Session::Open(Box::new(identity)),
         Some(_) => Session::Unproven,
     }
 }
