@@ -10,7 +10,8 @@ use smallvec::SmallVec;
 use super::access::Needs;
 use super::codec::Answer;
 use super::commands::{help, streams, work};
-use super::connection::{Door, Later, Session};
+use super::connection::{Later, Session};
+use super::door::Door;
 use super::errors::{Done, Fail, WRONG_TYPE};
 use super::writer::Writer;
 

@@ -2,43 +2,39 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::{
-    Answers, Broker, Cache, Caches, Cause, Commit, Finished, Identity, LockedCache, Unwelcome, Waiting, Wakes,
-};
+use broker::{Answers, Cache, Caches, Cause, Commit, Finished, Identity, LockedCache, Unwelcome, Waiting, Wakes};
 use engine::security::TenantName;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
+use net::Outbox;
 use net::service::{Handler, Held, Peer, Reply, Spent, Standing, once};
-use net::{Connections, Outbox};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use super::access::{Reach, Recheck};
-use super::channels::{Channels, Subscribed};
+use super::channels::Subscribed;
 use super::clients::{About, Asking, Client, Clients, NO_COMMAND};
 use super::codec::{Answer, Follow, Paused, RedisProtocol, Request};
 use super::commands;
 use super::commands::session::source_of;
 use super::commands::streams::others::Guests;
 use super::commands::transactions::{Transaction, Watched};
-use super::commands::work::{Sliced, Slices};
+use super::commands::work::Sliced;
 use super::databases::lock_or_busy;
+use super::door::Door;
 use super::errors::{Done, Fail, LOGGED_OUT};
 use super::events;
-use super::monitors::{Monitoring, Monitors};
+use super::monitors::Monitoring;
 use super::names::cache_name;
 use super::notices::Notices;
-use super::pause::Pause;
-use super::refusals::Refusals;
-use super::scripts::{BUSY, Scripts};
-use super::shard_channels::{ShardChannels, ShardSubscription};
+use super::scripts::BUSY;
+use super::shard_channels::ShardSubscription;
 use super::stats::{Stats, Tally};
 use super::tracking::Tracked;
 use super::wait::begin_to_wait;
@@ -57,54 +53,6 @@ const WAITED_KEYS_MAX: usize = 1024;
 const LOCALHOST: &str = "127.0.0.1:0";
 /// Bytes that are evicted for a command that found no memory, in addition to the size of its arguments.
 pub(super) const SPARE_BYTES: usize = 4096;
-
-/// Handler that passes requests to the broker. Its parts are shared by all connections and scripts.
-#[derive(Clone)]
-pub(super) struct Door(Arc<Parts>);
-
-impl Door {
-    pub(super) fn new(parts: Parts) -> Self {
-        Self(Arc::new(parts))
-    }
-}
-
-impl Deref for Door {
-    type Target = Parts;
-
-    fn deref(&self) -> &Parts {
-        &self.0
-    }
-}
-
-/// Parts of the door.
-pub(super) struct Parts {
-    pub(super) broker: Arc<Broker>,
-    pub(super) clients: Arc<Clients>,
-    pub(super) channels: Arc<Channels>,
-    pub(super) shard_channels: Arc<ShardChannels>,
-    pub(super) notices: Arc<Notices>,
-    pub(super) monitors: Arc<Monitors>,
-    pub(super) stats: Arc<Stats>,
-    /// Log of refused commands and logins.
-    pub(super) refusals: Arc<Refusals>,
-    /// Held while a user is changed, so that its entries and the text of its rules are the same.
-    pub(super) changing_acl: commands::acl::Turn,
-    /// Settings that `CONFIG SET` changes.
-    pub(super) settings: Arc<commands::config::Settings>,
-    pub(super) pause: Arc<Pause>,
-    pub(super) connections: Arc<Connections>,
-    /// Time at which the door opened, in ms since 1970.
-    pub(super) began_ms: u64,
-    pub(super) is_login_required: bool,
-    pub(super) began: Instant,
-    pub(super) port: u16,
-    /// `true` if databases that are created by their first use are durable.
-    pub(super) is_durable: bool,
-    pub(super) slices: Arc<Slices>,
-    /// Time limit of a transaction.
-    pub(super) transaction_time_max: Duration,
-    pub(super) scripts: Arc<Scripts>,
-}
 
 /// State of one connection.
 pub(super) struct Session {

@@ -18,7 +18,8 @@ use super::clients::Client;
 use super::codec::Answer;
 use super::command::Command;
 use super::commands;
-use super::connection::{Door, Later, Session, mapped};
+use super::connection::{Later, Session, mapped};
+use super::door::Door;
 use super::receiver::Receiver;
 
 /// Maximum size of a line. The rest of a longer one is left out.

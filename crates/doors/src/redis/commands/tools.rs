@@ -13,8 +13,9 @@ use crate::redis::access::{Needs, of_memory, of_statistics};
 use crate::redis::channels::Unconfirmed;
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, Keys, Named, own, wrong_part};
-use crate::redis::connection::{Door, Later, Session};
+use crate::redis::connection::{Later, Session};
 use crate::redis::databases::lock_or_busy;
+use crate::redis::door::Door;
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::writer::Writer;
 

@@ -10,6 +10,7 @@ pub(super) mod lanes;
 mod msgpack;
 mod packed;
 mod pattern;
+mod random;
 mod reply;
 pub(super) mod run;
 pub(super) mod running;

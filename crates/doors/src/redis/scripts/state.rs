@@ -17,7 +17,7 @@ use super::host::{Called, Host};
 use super::running::Running;
 use super::sha::{Sha, hex, sha_of};
 use super::text::{FLAGS, Script};
-use super::{bits, json, msgpack, packed, reply, strings};
+use super::{bits, json, msgpack, packed, random, reply, strings};
 use crate::redis::VERSION;
 use crate::redis::errors::{Done, Fail};
 use crate::redis::writer::Writer;
@@ -50,8 +50,6 @@ const NATIVE_STEPS_MAX: u32 = 1 << 20;
 const HOOK_INSTRUCTIONS: u32 = 10_000;
 /// Version as Redis encodes it in a number.
 const VERSION_NUMBER: u32 = 0x0007_000f;
-/// State of Redis's generator of random numbers (`src/rand.c`) on startup.
-const RANDOM_FIRST: u64 = 0x1234_abcd_330e;
 
 /// Numbers with which the prelude calls the host for something else than a command.
 const SET_RESP: i64 = 2;
@@ -621,16 +619,7 @@ fn host(lua: &Lua, running: &Current, native_steps_max: u32) -> mlua::Result<Tab
     host.raw_set("where", lua.create_function(|lua, ()| Ok(place_of_script(lua)))?)?;
     let text = |lua: &Lua, text: mlua::LuaString| lua.create_string(reply::error_text(&text.as_bytes()));
     host.raw_set("error_text", lua.create_function(text)?)?;
-    let random = Rc::new(Cell::new(RANDOM_FIRST));
-    let seeded = random.clone();
-    host.raw_set("random", function(lua, move |_, args| Ok(next_random(&random, args)))?)?;
-    let seed = function(lua, move |_, args| {
-        Ok(integer(args, 0, "randomseed").map(|seed| {
-            seeded.set((seed as u64 & 0xffff_ffff) << 16 | 0x330e);
-            MultiValue::new()
-        }))
-    })?;
-    host.raw_set("randomseed", seed)?;
+    random::add(lua, &host)?;
     let flags = lua.create_table()?;
     for (name, bit) in FLAGS {
         flags.raw_set(name, bit)?;
@@ -659,30 +648,6 @@ fn place_of_script(lua: &Lua) -> (Option<String>, Option<i64>) {
             Some(_) => level += 1,
         }
     }
-}
-
-/// Returns the next random number, as `redis_math_random` of Redis does.
-fn next_random(state: &Cell<u64>, args: &MultiValue) -> Given {
-    const MAX: f64 = i32::MAX as f64;
-    state.set((state.get().wrapping_mul(0x5_deec_e66d).wrapping_add(11)) & 0xffff_ffff_ffff);
-    let part = ((state.get() >> 17) % i32::MAX as u64) as f64 / MAX;
-    let number = match args.len() {
-        0 => part,
-        1 | 2 => {
-            let (low, high) = if args.len() == 1 {
-                (1, integer(args, 0, "random")?)
-            } else {
-                (integer(args, 0, "random")?, integer(args, 1, "random")?)
-            };
-            if low > high {
-                return Err(format!("bad argument #{} to 'random' (interval is empty)", args.len()));
-            }
-            // The distance may be too large for an integer.
-            (part * (high as f64 - low as f64 + 1.0)).floor() + low as f64
-        }
-        _ => return Err("wrong number of arguments".to_owned()),
-    };
-    one(Value::Number(number))
 }
 
 /// Returns an argument as an integer.

@@ -11,7 +11,8 @@ use super::session::ok;
 use crate::redis::access::Needs;
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, EACH, Keys, ONE, Step, own, read, shown, string, write};
-use crate::redis::connection::{Door, Later, Session};
+use crate::redis::connection::{Later, Session};
+use crate::redis::door::Door;
 use crate::redis::errors::{Done, Fail, fixed};
 
 pub(super) const COMMANDS: &[Command] = &[
