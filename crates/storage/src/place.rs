@@ -5,7 +5,7 @@
 //! therefore checks that the path of the lock still leads to the file that it locked: before it reports that something
 //! is durable, and before it removes or creates files. A removal between this check and the following write, or one
 //! that has not reached the lock yet, is not noticed. The journal also checks that its file was not removed alone
-//! ([`JournalFile::check_name`]).
+//! (`JournalFile::check_name`).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,6 @@ use std::sync::Arc;
 use engine::{Error, ErrorKind, Result};
 
 use crate::disk::{Disk, LOCK_NAME, failed};
-#[cfg(doc)]
-use crate::journal::files::JournalFile;
 
 pub(crate) struct Place {
     disk: Arc<dyn Disk>,
