@@ -40,7 +40,7 @@ const LOGGED_BYTES_MAX: usize = 1024;
 const ROOM_BYTES: usize = 1 << 20;
 const ROOM_FACTOR: usize = 64;
 /// Maximum number of bytes that the host converts without a limit of the state's memory: with one, the library makes a
-/// protected call of Lua for each value. What they take is counted before the script continues.
+/// protected call of Lua for each value. The limit is checked before the script continues.
 const UNLIMITED_BYTES_MAX: usize = 64 << 10;
 /// Number of keys and arguments up to which no table of them is created by the host.
 const LISTED_MAX: usize = 128;
@@ -334,7 +334,8 @@ impl State {
     }
 }
 
-/// Converts values of this many bytes for a script, without a limit of the state's memory if they are few.
+/// Converts values of this many bytes for a script, without a limit of the state's memory if they are few. Fails if the
+/// state is above its limit after that.
 fn unlimited<R>(lua: &Lua, size: usize, convert: impl FnOnce() -> mlua::Result<R>) -> mlua::Result<R> {
     if size > UNLIMITED_BYTES_MAX {
         return convert();
@@ -342,6 +343,10 @@ fn unlimited<R>(lua: &Lua, size: usize, convert: impl FnOnce() -> mlua::Result<R
     let limit = lua.set_memory_limit(0)?;
     let converted = convert();
     lua.set_memory_limit(limit)?;
+    // A script that stores values in tables that are large already makes no allocation of its own that would fail.
+    if limit > 0 && lua.used_memory() > limit {
+        return Err(mlua::Error::MemoryError(NO_MEMORY.to_owned()));
+    }
     converted
 }
 

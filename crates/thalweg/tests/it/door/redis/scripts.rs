@@ -624,6 +624,24 @@ async fn a_straight_script_that_needs_much_memory_leaves_the_thread_of_its_conne
     assert_eq!(metric(&client, "thalweg_redis_scripts_queued_total").await, 1);
 }
 
+/// Replies that a script stores where it makes no allocation of its own count, too.
+#[tokio::test]
+async fn small_replies_do_not_exceed_the_memory_of_a_script() {
+    let server = server(&[]);
+    let mut redis = Redis::open(&server);
+    let text = (0..20_000).map(|number| format!("{number:05}")).collect::<String>();
+    assert_eq!(run(&mut redis, &["SET", "key", &text]), "+OK");
+    let script = "local t = {} for i = 1, 8192 do t[i] = 0 end \
+                  for i = 1, 8192 do t[i] = redis.call('getrange', KEYS[1], i, i + 60000) end return #t";
+    let answer = run(&mut redis, &["EVAL", script, "1", "key"]);
+    assert!(answer.starts_with("-ERR") && answer.contains("not enough memory"), "{answer}");
+    // A script that catches the error does not get more.
+    let caught = script.replace("redis.call(", "select(2, pcall(redis.call, ").replace("60000)", "60000))");
+    let answer = run(&mut redis, &["EVAL", &caught, "1", "key"]);
+    assert!(answer.starts_with("-ERR") && answer.contains("not enough memory"), "{answer}");
+    assert_eq!(redis.call("STRLEN key"), ":100000");
+}
+
 #[tokio::test]
 async fn a_script_that_is_killed_does_not_survive_in_coroutines() {
     let server = server(&[]);
