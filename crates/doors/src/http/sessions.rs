@@ -100,7 +100,7 @@ pub(super) fn is_of_console(headers: &HeaderMap, uri: &Uri, is_secure: bool) -> 
         && (Sender::of(headers, uri, is_secure) == Sender::OwnPage || secret(headers, is_secure).is_some())
 }
 
-/// What the cookie of a request stands for.
+/// Session that the cookie of a request stands for, if it counts.
 pub(super) enum Session {
     /// No session, or none that counts for this request.
     None,
