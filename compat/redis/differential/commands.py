@@ -415,6 +415,9 @@ def is_certain(command):
     if name in ("HSCAN", "SSCAN", "ZSCAN"):
         # The server decides how many elements one reply has.
         return all(not is_int(arg) or int(arg) <= 0 or int(arg) >= 1000 for arg in after("COUNT"))
+    if name == "ZADD" and args and args[0] in KEYS["y"]:
+        # A changed word may be another score.
+        return len(args) % 2 == 1 and all(score == "0" for score in args[1::2])
     is_past = lambda word, now: any(is_int(arg) and 0 < int(arg) < now for arg in after(word))
     if name in ("SET", "GETEX") and (is_past("EXAT", 1_000_000_000) or is_past("PXAT", 1_000_000_000_000)):
         # The time has passed: the server decides whether such a key is counted before a command reads it.

@@ -59,9 +59,18 @@ def encodings(a, b):
     return a[0] == b[0] == "$" and any({a[1], b[1]} <= same for same in ENCODINGS)
 
 
+def scanned_scores(a, b):
+    """Returns True for a whole score of ZSCAN with all digits, as in a listpack, and with an exponent, as in a skiplist."""
+    if not a[0] == b[0] == "score" or None in (a[1], b[1]):
+        return False
+    value = float(a[1])
+    return value.is_integer() and {a[1], b[1]} == {b"%d" % int(value), b"%.17g" % value}
+
+
 # Permitted differences, with the reasons. Each use is counted. With --strict no difference is permitted.
 DEVIATIONS = [
     Deviation("encoding", "the encoding depends on earlier values in Redis, elsewhere on the current value", encodings),
+    Deviation("digits of a scanned score", "they depend on the encoding", scanned_scores),
 ]
 # Commands that are never sent, with the reasons. `commands.is_certain` excludes those that depend on the time.
 NOT_ASKED = {
@@ -147,6 +156,8 @@ def meaning(command, reply):
     if name in (b"SCAN", b"SSCAN", b"HSCAN", b"ZSCAN"):
         cursor, found = value
         found = found[1] if name in (b"SCAN", b"SSCAN") else paired(found[1])
+        if name == b"ZSCAN":
+            found = [("*", [pair[0], ("score", pair[1][1])]) for _, pair in found]
         # A scan from another cursor, or one that is incomplete, may return any keys.
         is_whole = command[1 if name == b"SCAN" else 2] == b"0" and cursor == ("$", b"0")
         return kind, [cursor, ("*", sorted(found, key=order))] if is_whole else []
