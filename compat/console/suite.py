@@ -303,6 +303,49 @@ def live_figures_follow_the_broker(browser):
     browser.until("plots", lambda: browser.driver.find_elements(By.CSS_SELECTOR, "#live svg path"))
 
 
+def lists_are_sorted_and_stay_sorted(browser):
+    for name, count in {"sorted-a": 2, "sorted-b": 10, "sorted-c": 1200}.items():
+        api("PUT", f"/v1/topics/{name}", {})
+        api("POST", f"/v1/topics/{name}/records", {"records": [{"value": "v"}] * count})
+    browser.open("/console/topics?q=sorted-")
+    browser.until("a live page", lambda: browser.find("#state").text == "Live")
+
+    def column(number):
+        return browser.driver.execute_script(
+            "return [...document.querySelectorAll('#live tbody tr')].map((row) => row.cells[arguments[0]].textContent)",
+            number)
+
+    def press(head):
+        heads = browser.driver.find_elements(By.CSS_SELECTOR, "#live thead button")
+        next(button for button in heads if button.text.startswith(head)).send_keys(Keys.ENTER)
+
+    def sorting():
+        return browser.driver.execute_script(
+            "return [...document.querySelectorAll('#live th[aria-sort]')].map((th) => [th.textContent, th.ariaSort])")
+
+    assert column(2) == ["2", "10", "1,200"], column(2)
+    press("Records")
+    assert column(2) == ["1,200", "10", "2"], column(2)
+    assert sorting() == [["Records", "descending"]], sorting()
+    # New figures keep the order and the focus.
+    api("POST", "/v1/topics/sorted-a/records", {"records": [{"value": "v"}] * 2000})
+    browser.until("the new order", lambda: column(2) == ["2,002", "1,200", "10"])
+    assert sorting() == [["Records", "descending"]], sorting()
+    focused = browser.driver.execute_script("return document.activeElement.textContent")
+    assert focused == "Records", f"the focus was lost to {focused}"
+    press("Records")
+    assert column(2) == ["10", "1,200", "2,002"], column(2)
+    press("Records")
+    assert (column(0), sorting()) == (["sorted-a", "sorted-b", "sorted-c"], []), column(0)
+    press("Topic")
+    press("Topic")
+    assert column(0) == ["sorted-c", "sorted-b", "sorted-a"], column(0)
+    amounts = ["-", "999", "9.5 k/s", "1,234,567", "1.0 MiB", "2 GiB", "40 %", "59s", "1h 1m", "1d"]
+    read = browser.driver.execute_script("return arguments[0].map(amount).map(String)", amounts)
+    expected = ["-Infinity", "999", "9500", "1234567", "1048576", "2147483648", "40", "59", "3660", "86400"]
+    assert read == expected, read
+
+
 def queues_are_purged_and_caches_written(browser):
     browser.open("/console/queues/jobs")
     browser.shows(EVIL)
@@ -502,6 +545,7 @@ SCENARIOS = [
     records_are_found_by_offset_time_and_key,
     the_tail_shows_new_records,
     live_figures_follow_the_broker,
+    lists_are_sorted_and_stay_sorted,
     queues_are_purged_and_caches_written,
     groups_are_reset,
     records_have_headers_or_no_value,

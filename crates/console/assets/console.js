@@ -1,4 +1,5 @@
-// Script of the console: live parts, forms of the HTTP API, the live tail, and times in the zone of the viewer.
+// Script of the console: live parts, forms of the HTTP API, the live tail, tables that are sorted by a column, and times
+// in the zone of the viewer.
 "use strict";
 
 const pad = (n, width = 2) => String(n).padStart(width, "0");
@@ -22,6 +23,80 @@ function localise(root) {
     if (!isDate(ms)) continue;
     element.dateTime = new Date(ms).toISOString();
     element.textContent = localTime(ms);
+  }
+}
+
+// Factors of the units of figures, as pages show them.
+const UNITS = {
+  "": 1, k: 1e3, M: 1e6, G: 1e9, T: 1e12, B: 1, kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12,
+  KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, "%": 1,
+  us: 1e-6, ms: 1e-3, s: 1, m: 60, h: 3600, d: 86400,
+};
+
+// Returns the number that a cell shows, such as 1,234 or 3.0 MiB or 1h 30m; -Infinity for a cell without one.
+function amount(text) {
+  let sum = -Infinity;
+  for (const [, digits, unit] of text.replaceAll(",", "").matchAll(/(-?\d+(?:\.\d+)?)\s*([A-Za-z%]*)/g)) {
+    if (!(unit in UNITS)) return sum === -Infinity ? Number(digits) : sum;
+    sum = (sum === -Infinity ? 0 : sum) + Number(digits) * UNITS[unit];
+  }
+  return sum;
+}
+
+const collator = new Intl.Collator(undefined, { numeric: true });
+
+// Compares the cells of two rows, in the order of times, numbers or texts.
+function compareCells(a, b, isNumber) {
+  const times = [a, b].map((cell) => cell && cell.querySelector("time[data-ms]"));
+  if (times[0] && times[1]) return Number(times[0].dataset.ms) - Number(times[1].dataset.ms);
+  const [left, right] = [a, b].map((cell) => (cell ? cell.textContent.trim() : ""));
+  if (!isNumber) return collator.compare(left, right);
+  const [x, y] = [amount(left), amount(right)];
+  return x === y ? 0 : x - y;
+}
+
+// Columns by which the viewer sorts tables, by the names of the tables. A live part keeps its order.
+const sortings = new Map();
+
+// Gives each column of a table with several rows a button. Its first press sorts texts in rising and numbers in falling
+// order, the second one reverses the order, and the third one restores that of the page.
+function makeSortable(root) {
+  for (const region of root.querySelectorAll(".table:not(#tail .table)")) {
+    const rows = [...region.querySelectorAll("tbody > tr")];
+    const name = region.getAttribute("aria-label");
+    if (rows.length < 2) continue;
+    const heads = [...region.querySelectorAll("thead th")];
+    const show = () => {
+      const sorting = sortings.get(name);
+      heads.forEach((head, at) => {
+        if (sorting && sorting.at === at) head.setAttribute("aria-sort", sorting.isFalling ? "descending" : "ascending");
+        else head.removeAttribute("aria-sort");
+      });
+      const order = [...rows];
+      if (sorting) {
+        const isNumber = heads[sorting.at].classList.contains("n");
+        const sign = sorting.isFalling ? -1 : 1;
+        order.sort((a, b) => sign * compareCells(a.cells[sorting.at], b.cells[sorting.at], isNumber));
+      }
+      region.querySelector("tbody").append(...order);
+    };
+    heads.forEach((head, at) => {
+      if (head.textContent === "") return;
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = head.textContent;
+      button.title = "Sort the rows of this page";
+      const isFallingFirst = head.classList.contains("n");
+      button.addEventListener("click", () => {
+        const sorting = sortings.get(name);
+        if (!sorting || sorting.at !== at) sortings.set(name, { at, isFalling: isFallingFirst });
+        else if (sorting.isFalling === isFallingFirst) sortings.set(name, { at, isFalling: !isFallingFirst });
+        else sortings.delete(name);
+        show();
+      });
+      head.replaceChildren(button);
+    });
+    if (sortings.has(name)) show();
   }
 }
 
@@ -87,22 +162,34 @@ function keepOpen(url, listen, lost) {
   return () => { isOver = true; close(); };
 }
 
-// Replaces the live part. Returns false if the viewer selects text in it. The focused link keeps the focus.
+// Returns a function that finds the element of the live part again that has the focus, once the part was replaced.
+function refinder(live, active) {
+  const href = active.getAttribute("href");
+  const links = () => [...live.querySelectorAll("a")].filter((a) => a.getAttribute("href") === href);
+  const region = active.closest(".table");
+  const table = () => live.querySelector(`[aria-label="${CSS.escape(region ? region.getAttribute("aria-label") : "")}"]`);
+  if (href) {
+    const index = links().indexOf(active);
+    return () => links()[index] || links().pop();
+  }
+  const head = active.closest("thead th");
+  if (!head) return table;
+  const column = head.cellIndex;
+  return () => { const found = table(); return found && found.querySelectorAll("thead th")[column]?.querySelector("button"); };
+}
+
+// Replaces the live part. Returns false if the viewer selects text in it. The focused element keeps the focus.
 function showLive(live, html) {
   const selection = document.getSelection();
   if (selection && !selection.isCollapsed && live.contains(selection.anchorNode)) return false;
   const active = live.contains(document.activeElement) ? document.activeElement : null;
-  const href = active && active.getAttribute("href");
-  const links = () => [...live.querySelectorAll("a")].filter((a) => a.getAttribute("href") === href);
-  const index = href ? links().indexOf(active) : 0;
+  const find = active && refinder(live, active);
   const scrolled = [...live.querySelectorAll(".table")].map((table) => table.scrollLeft);
   live.innerHTML = html;
   localise(live);
+  makeSortable(live);
   live.querySelectorAll(".table").forEach((table, i) => { table.scrollLeft = scrolled[i] || 0; });
-  if (!active) return true;
-  const same = href
-    ? links()[index] || links().pop()
-    : live.querySelector(`[aria-label="${CSS.escape(active.getAttribute("aria-label") || "")}"]`);
+  const same = find && find();
   if (same) same.focus({ preventScroll: true });
   return true;
 }
@@ -347,6 +434,7 @@ function showSection() {
 
 showSection();
 localise(document);
+makeSortable(document);
 connectForms();
 followLive();
 followTail();
