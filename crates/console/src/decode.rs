@@ -32,9 +32,14 @@ impl Cut {
         Self { bytes: self.bytes[..self.bytes.len().min(max)].to_vec(), len: self.len }
     }
 
+    /// Returns all bytes, if nothing was left out.
+    pub fn whole(&self) -> Option<&[u8]> {
+        (self.left_out() == 0).then_some(&self.bytes)
+    }
+
     /// Returns the text, if nothing was left out and it is text.
     pub fn whole_text(&self) -> Option<&str> {
-        (self.left_out() == 0).then(|| std::str::from_utf8(&self.bytes).ok()).flatten()
+        self.whole().and_then(|bytes| std::str::from_utf8(bytes).ok())
     }
 
     fn left_out(&self) -> usize {

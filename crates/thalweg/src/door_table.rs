@@ -116,6 +116,7 @@ fn http(config: &Config, common: Common) -> Closed {
         access_log: config.bool("http_access_log"),
         has_console: config.bool("http_console"),
         shown_settings: shown_settings(config),
+        pubsub_project: config.text("pubsub_project").to_owned(),
     }))
 }
 

@@ -20,9 +20,19 @@ pub struct Record {
     pub timestamp_ms: i64,
     pub key: Option<Cut>,
     pub value: Option<Cut>,
+    /// Value by the schema that the record names.
+    pub by_schema: Option<BySchema>,
     /// First headers, and the number of all.
     pub headers: Vec<Header>,
     pub header_count: usize,
+}
+
+/// Value of a record by a schema.
+pub struct BySchema {
+    /// Name of the schema, and its revision.
+    pub schema: String,
+    /// Text in JSON, or why there is none.
+    pub text: Result<String, String>,
 }
 
 pub struct Place {
@@ -66,7 +76,7 @@ fn shown(place: &Place, record: &Record) -> Markup {
         @if let Some(key) = &record.key { h2 { "Key" } (bytes(key, place.form)) }
         h2 { "Value" }
         @match &record.value {
-            Some(value) => (bytes(value, place.form)),
+            Some(value) => (by_schema(value, record.by_schema.as_ref(), place.form)),
             None => p.muted { "This record has no value: it deletes the earlier ones with its key." },
         }
         p { a href={ "/v1/topics/" (encode(&place.topic)) "/records?partition=" (place.partition) "&offset="
@@ -81,6 +91,26 @@ fn shown(place: &Place, record: &Record) -> Markup {
     }
 }
 
+/// Renders a value, by its schema if the form is up to the page.
+fn by_schema(value: &Cut, schema: Option<&BySchema>, form: Form) -> Markup {
+    match schema {
+        Some(BySchema { schema, text: Ok(text) }) if form == Form::Auto => html! {
+            pre.bytes tabindex="0" { code { (decode(&Cut::new(text.as_bytes(), text.len()), Form::Json).text) } }
+            p.muted { (bytes_of(value)) ", decoded by the schema " code { (schema) } }
+        },
+        Some(BySchema { schema, text: Err(why) }) => html! {
+            (bytes(value, form))
+            p.muted { "Not decoded by the schema " code { (schema) } ": " (why) }
+        },
+        _ => bytes(value, form),
+    }
+}
+
+/// Returns the number of bytes with its unit.
+fn bytes_of(cut: &Cut) -> String {
+    if cut.len == 1 { "1 byte".to_owned() } else { format!("{} bytes", count(cut.len as u64)) }
+}
+
 /// Renders bytes with the form in which they are shown.
 pub fn bytes(cut: &Cut, form: Form) -> Markup {
     if cut.len == 0 {
@@ -90,7 +120,7 @@ pub fn bytes(cut: &Cut, form: Form) -> Markup {
     html! {
         pre.bytes tabindex="0" { code { (text) } }
         p.muted {
-            (form.name()) ", " (count(cut.len as u64)) " bytes"
+            (form.name()) ", " (bytes_of(cut))
             @if left_out > 0 { "; the last " (count(left_out as u64)) " are not shown" }
         }
     }
@@ -107,6 +137,7 @@ mod tests {
             timestamp_ms: 0,
             key: None,
             value: Some(Cut::new(br#"{"a":"<script>"}"#, 100)),
+            by_schema: None,
             headers: vec![(b"<h>".to_vec(), None)],
             header_count: 1,
         };
@@ -117,5 +148,19 @@ mod tests {
         assert!(shown(Form::Auto).contains("&quot;a&quot;: &quot;&lt;script&gt;&quot;"), "{}", shown(Form::Auto));
         assert!(shown(Form::Hex).contains("7b 22 61"));
         assert!(!shown(Form::Text).contains("<h>"));
+    }
+
+    #[test]
+    fn a_value_is_shown_by_its_schema_unless_its_bytes_are_requested() {
+        let shown = |text: Result<&str, &str>, form| {
+            let text = text.map(str::to_owned).map_err(str::to_owned);
+            let schema = BySchema { schema: "projects/p/schemas/<s>@1".to_owned(), text };
+            by_schema(&Cut::new(b"\x02\xff", 100), Some(&schema), form).into_string()
+        };
+        let decoded = shown(Ok(r#"{"id":1}"#), Form::Auto);
+        assert!(decoded.contains("&quot;id&quot;: 1") && decoded.contains("schemas/&lt;s&gt;@1"), "{decoded}");
+        assert!(shown(Ok("{}"), Form::Hex).contains("02 ff"));
+        let refused = shown(Err("it was deleted"), Form::Auto);
+        assert!(refused.contains("02 ff") && refused.contains(": it was deleted"), "{refused}");
     }
 }

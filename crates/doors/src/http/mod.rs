@@ -108,6 +108,9 @@ pub struct Settings {
     pub has_console: bool,
     /// Settings of the broker, as the console shows them: without secrets.
     pub shown_settings: Vec<ShownSetting>,
+    /// Project of Google Pub/Sub whose schemas have no project in the broker's names.
+    #[cfg(feature = "pubsub")]
+    pub pubsub_project: String,
 }
 
 impl Default for Settings {
@@ -124,6 +127,8 @@ impl Default for Settings {
             access_log: false,
             has_console: true,
             shown_settings: Vec::new(),
+            #[cfg(feature = "pubsub")]
+            pubsub_project: "thalweg".to_owned(),
         }
     }
 }
@@ -173,6 +178,8 @@ struct Http {
     /// Origins whose pages may use the door; `*` is any.
     cors_origins: Vec<String>,
     shown_settings: Vec<ShownSetting>,
+    #[cfg(feature = "pubsub")]
+    pubsub_project: String,
     bodies: BodyLimits,
     open: Arc<OpenStreams>,
     /// Streams that take turns at their records.
@@ -237,6 +244,8 @@ impl Http {
             has_console: settings.has_console,
             cors_origins: settings.cors_origins.clone(),
             shown_settings: settings.shown_settings.clone(),
+            #[cfg(feature = "pubsub")]
+            pubsub_project: settings.pubsub_project.clone(),
             bodies,
             open: Arc::default(),
             crowd,

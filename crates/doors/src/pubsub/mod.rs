@@ -15,6 +15,7 @@ mod pushes;
 mod rest;
 pub mod schema;
 mod schemas;
+mod shown;
 mod snapshots;
 mod stream;
 mod subscriptions;
@@ -52,6 +53,7 @@ pub(crate) use access::permissions;
 use codec::{Answer, Messages, REQUEST_BYTES_MAX};
 use errors::{Code, Failure, Result};
 pub use names::is_project;
+pub(crate) use shown::Named;
 
 use map::{Ask, Door, Rpc};
 use names::Names;

@@ -23,7 +23,12 @@ use super::times::timestamp;
 /// Schema that a topic shows once its schema is deleted.
 const DELETED: &str = "_deleted-schema_";
 /// Kind of the documents that store revisions.
-const DOCUMENT: &str = "pubsub.schema";
+pub(super) const DOCUMENT: &str = "pubsub.schema";
+/// Attributes that the door adds to a message of a topic with a schema
+/// (<https://cloud.google.com/pubsub/docs/validate-schema-messages>).
+pub(super) const ENCODING: &str = "googclient_schemaencoding";
+pub(super) const SCHEMA: &str = "googclient_schemaname";
+pub(super) const REVISION: &str = "googclient_schemarevisionid";
 
 /// Storage of revisions in the broker's documents.
 pub(super) struct Kept(pub Arc<Broker>);
@@ -204,11 +209,7 @@ pub(super) async fn check_messages(
     let encoding = encoding(settings.encoding)?;
     for message in messages {
         let revision = door.schemas.check(&settings.schema, range(settings), encoding, &message.data).await?;
-        let said = [
-            ("googclient_schemaencoding", encoding.name().to_owned()),
-            ("googclient_schemaname", settings.schema.clone()),
-            ("googclient_schemarevisionid", revision),
-        ];
+        let said = [(ENCODING, encoding.name().to_owned()), (SCHEMA, settings.schema.clone()), (REVISION, revision)];
         message.attributes.extend(said.map(|(name, value)| (name.to_owned(), value)));
     }
     Ok(())

@@ -74,7 +74,7 @@ pub(super) async fn one(visit: Visit) -> Result<Page> {
         let place = Place { topic: &topic, partition, from: offset };
         let (_, trouble) = read(&visit.http.broker, visit.peer.address, &place, |view| {
             if view.offset == offset {
-                found = Some(whole(view));
+                found = Some((whole(view), named(view)));
             }
             ControlFlow::Break(())
         })
@@ -83,8 +83,45 @@ pub(super) async fn one(visit: Visit) -> Result<Page> {
             return Err(failure);
         }
     }
+    let found = match found {
+        Some((record, Some(named))) => {
+            Some(record::Record { by_schema: by_schema(&visit, &record, named).await, ..record })
+        }
+        Some((record, None)) => Some(record),
+        None => None,
+    };
     let place = record::Place { topic: visit.param(0).to_owned(), partition, offset, form };
     Ok(record::page(&place, found.as_ref()))
+}
+
+/// Returns the schema that a record names.
+#[cfg(feature = "pubsub")]
+fn named(view: &RecordView<'_>) -> Option<crate::pubsub::Named> {
+    crate::pubsub::Named::of(view.headers())
+}
+
+/// Returns the value of a record by the schema that it names.
+#[cfg(feature = "pubsub")]
+async fn by_schema(visit: &Visit, record: &record::Record, named: crate::pubsub::Named) -> Option<record::BySchema> {
+    let http = &visit.http;
+    let text = match record.value.as_ref()?.whole() {
+        Some(value) => {
+            let reader = (&http.broker, http.pubsub_project.as_str(), &**visit.identity());
+            named.text_of(reader, value, SHOWN_BYTES_MAX).await
+        }
+        None => Err(format!("it has more than {SHOWN_BYTES_MAX} bytes")),
+    };
+    Some(record::BySchema { schema: named.name(), text })
+}
+
+#[cfg(not(feature = "pubsub"))]
+fn named(_: &RecordView<'_>) -> Option<std::convert::Infallible> {
+    None
+}
+
+#[cfg(not(feature = "pubsub"))]
+async fn by_schema(_: &Visit, _: &record::Record, named: std::convert::Infallible) -> Option<record::BySchema> {
+    match named {}
 }
 
 fn row(view: &RecordView<'_>) -> records::Row {
@@ -109,6 +146,7 @@ fn whole(view: &RecordView<'_>) -> record::Record {
         timestamp_ms: view.timestamp_ms,
         key: view.key.map(cut),
         value: view.value.map(cut),
+        by_schema: None,
         header_count: view.headers().count(),
         headers: view.headers().take(HEADERS_MAX).map(header).collect(),
     }

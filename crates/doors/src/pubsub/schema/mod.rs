@@ -118,6 +118,16 @@ impl Definition {
     }
 }
 
+/// Returns the text of a binary message in the JSON of its kind. Fails if the message does not conform to the
+/// definition, or if the text would be longer than `bytes_max`.
+pub fn text_of_binary(kind: Kind, definition: &str, message: &[u8], bytes_max: usize) -> Result<String, String> {
+    let text = match kind {
+        Kind::Avro => Avro::parse(definition).and_then(|avro| avro.text_of_binary(message, bytes_max)),
+        Kind::ProtocolBuffer => proto::text_of_binary(definition, message, bytes_max),
+    };
+    text.map_err(|why| shortened(&why).to_owned())
+}
+
 /// Refuses a name that is too long.
 fn expect_short(name_bytes: usize) -> Result<(), String> {
     if name_bytes <= NAME_BYTES_MAX {

@@ -47,7 +47,7 @@ impl Revision {
         out.freeze()
     }
 
-    pub(super) fn decode(document: &str, stored: &[u8]) -> Result<Self> {
+    pub(in crate::pubsub) fn decode(document: &str, stored: &[u8]) -> Result<Self> {
         let malformed = || Error::malformed(format!("the document {document} is not a revision of a schema"));
         let (schema, id) = document.rsplit_once('@').ok_or_else(malformed)?;
         let Some((&[VERSION, tag, n0, n1, n2, n3, n4, n5, n6, n7, c0, c1, c2, c3, c4, c5, c6, c7], text)) =

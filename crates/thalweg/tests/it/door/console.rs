@@ -203,6 +203,55 @@ fn a_page_shows_only_what_its_user_may_see() {
     assert_eq!(get(door, "/console/assets/console.css").status, 200, "the page of a refusal has its style");
 }
 
+#[test]
+fn a_record_is_decoded_by_its_schema_for_those_who_may_describe_the_schema() {
+    let strict = ["auth=required", "authorization=true", "users=bob:secret,root:r00t", "super_users=root"];
+    let server = Server::with(&[&strict[..], &["http=127.0.0.1:0", "pubsub=127.0.0.1:0"]].concat());
+    let (door, pubsub) = (server.door("http"), server.door("pubsub"));
+    let by_root = |door: SocketAddr, call: &str, body: &str| {
+        let answer = send(door, call, &login("root:r00t"), body, |_| false);
+        assert!((200..300).contains(&answer.status), "{call}: {} {}", answer.status, answer.body);
+    };
+    let avro = r#"{\"type\":\"record\",\"name\":\"R\",\"fields\":[{\"name\":\"cents\",\"type\":\"int\"}]}"#;
+    let proto = r#"syntax = \"proto3\"; message R { int32 cents = 1; }"#;
+    for (id, kind, definition, message) in
+        [("prices", "AVRO", avro, &b"\x54"[..]), ("sums", "PROTOCOL_BUFFER", proto, &b"\x08\x2a"[..])]
+    {
+        let schema = format!(r#"{{"type":"{kind}","definition":"{definition}"}}"#);
+        by_root(pubsub, &format!("POST /v1/projects/thalweg/schemas?schemaId={id}"), &schema);
+        let settings = format!(r#"{{"schema":"projects/thalweg/schemas/{id}","encoding":"BINARY"}}"#);
+        let topic = format!("/v1/projects/thalweg/topics/of-{id}");
+        by_root(pubsub, &format!("PUT {topic}"), &format!(r#"{{"schemaSettings":{settings}}}"#));
+        let messages = format!(r#"{{"messages":[{{"data":"{}"}}]}}"#, BASE64.encode(message));
+        by_root(pubsub, &format!("POST {topic}:publish"), &messages);
+    }
+    let page = |user: &str, path: &str| {
+        let answer = send(door, &format!("GET /console/topics/{path}"), &login(user), "", |_| false);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer.body
+    };
+    for id in ["prices", "sums"] {
+        let decoded = page("root:r00t", &format!("of-{id}/records/0/0"));
+        assert!(decoded.contains("&quot;cents&quot;: 42"), "{decoded}");
+        assert!(decoded.contains(&format!("decoded by the schema <code>projects/thalweg/schemas/{id}@")), "{decoded}");
+        assert!(!page("root:r00t", &format!("of-{id}/records/0/0?as=hex")).contains("cents"));
+    }
+    // A publisher chooses the attributes of its records, so they give no access to a schema.
+    by_root(
+        door,
+        "POST /v1/acls",
+        r#"{"acls":[{"principal":"User:bob","operation":"read","kind":"topic","name":"*"}]}"#,
+    );
+    let refused = page("bob:secret", "of-prices/records/0/0");
+    assert!(refused.contains("permission to describe the schema prices") && !refused.contains("cents"), "{refused}");
+    let entry = r#"{"acls":[{"principal":"User:bob","operation":"describe","kind":"schema","name":"prices"}]}"#;
+    by_root(door, "POST /v1/acls", entry);
+    assert!(page("bob:secret", "of-prices/records/0/0").contains("&quot;cents&quot;: 42"));
+    by_root(pubsub, "DELETE /v1/projects/thalweg/schemas/prices", "");
+    let deleted = page("root:r00t", "of-prices/records/0/0");
+    assert!(deleted.contains("does not exist any more") && deleted.contains("<code>T</code>"), "{deleted}");
+}
+
 #[tokio::test]
 async fn ten_megabytes_of_a_record_and_thousands_of_topics_do_not_make_a_page_large() {
     let server = Server::with(&["http=127.0.0.1:0"]);

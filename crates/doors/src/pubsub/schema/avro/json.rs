@@ -111,7 +111,7 @@ impl<'de> Visitor<'de> for Expect<'_> {
                 let name = name_of(&self.avro.types, self.id);
                 Err(E::custom(format_args!("the string does not have the bytes of {name}")))
             }
-            Type::Enum(of) if of.symbols.contains(text) => Ok(()),
+            Type::Enum(of) if of.by_name.contains(text) => Ok(()),
             Type::Enum(of) => Err(E::custom(format_args!("{} has no symbol {text:?}", of.name.full))),
             _ => Err(self.refuse(JsonKind::String)),
         }

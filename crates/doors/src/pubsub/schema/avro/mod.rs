@@ -3,10 +3,11 @@
 mod binary;
 mod json;
 mod resolve;
+mod sink;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -59,7 +60,9 @@ struct Union {
 #[derive(Debug)]
 struct Enum {
     name: Names,
-    symbols: BTreeSet<String>,
+    /// Symbols in the order of the definition: a message has their numbers.
+    symbols: Vec<String>,
+    by_name: HashSet<String>,
     /// `true` if the reader has a default for symbols of the writer that it does not know.
     has_default: bool,
 }
@@ -246,17 +249,19 @@ impl Parser {
 }
 
 fn enumeration(name: Names, definitions: &[Value], default: Option<&Value>) -> Result<Enum, String> {
-    let mut symbols = BTreeSet::new();
+    let mut symbols = Vec::new();
+    let mut by_name = HashSet::new();
     for symbol in definitions {
         let symbol = expect_name(symbol.as_str().ok_or("a symbol has to be a string")?)?;
-        if !symbols.insert(symbol.to_owned()) {
+        if !by_name.insert(symbol.to_owned()) {
             return Err(format!("duplicate symbol: {symbol}"));
         }
+        symbols.push(symbol.to_owned());
     }
-    if let Some(default) = default.filter(|default| !default.as_str().is_some_and(|name| symbols.contains(name))) {
+    if let Some(default) = default.filter(|default| !default.as_str().is_some_and(|name| by_name.contains(name))) {
         return Err(format!("the default of an enum has to be one of its symbols: {default}"));
     }
-    Ok(Enum { name, symbols, has_default: default.is_some() })
+    Ok(Enum { name, symbols, by_name, has_default: default.is_some() })
 }
 
 /// Returns the strings of an attribute that is a list; empty if the attribute is missing.

@@ -85,7 +85,7 @@ impl Pairs<'_> {
             }
             (Type::Enum(into), Type::Enum(from)) if is_same(&into.name, &from.name) => {
                 self.steps.spend(from.symbols.len())?;
-                match from.symbols.difference(&into.symbols).next() {
+                match from.symbols.iter().find(|symbol| !into.by_name.contains(*symbol)) {
                     Some(symbol) if !into.has_default => Err(format!("{} has no symbol {symbol}", into.name.full)),
                     _ => Ok(()),
                 }

@@ -73,6 +73,17 @@ fn binary_messages_follow_the_definition_to_the_last_byte() {
     ]
     .concat();
     order.check_binary(&whole).expect("a message");
+    let text = order.text_of_binary(&whole, 1000).expect("a message");
+    assert_eq!(
+        text,
+        r#"{"id":150,"open":true,"note":{"string":"hi"},"rates":{"a":1.0},"color":"BLUE","hash":"ab","parts":["#
+            .to_owned()
+            + r#"{"id":1,"open":false,"note":null,"rates":{},"color":"RED","hash":"ab","parts":[]}]}"#
+    );
+    order.check_json(text.as_bytes()).expect("the same message in JSON");
+    assert_eq!(order.text_of_binary(&whole, text.len()).as_ref(), Ok(&text));
+    let too_long = order.text_of_binary(&whole, text.len() - 1).expect_err("a byte too long");
+    assert!(too_long.contains("more than"), "{too_long}");
     for cut in 0..whole.len() {
         assert!(order.check_binary(&whole[..cut]).is_err(), "cut at {cut}");
     }
@@ -87,6 +98,30 @@ fn binary_messages_follow_the_definition_to_the_last_byte() {
     assert!(changed(5, 0xff).is_err(), "not UTF-8");
     assert!(changed(8, 0x12).is_err(), "a block with other bytes than it says");
     assert!(changed(20, 4).is_err(), "no symbol");
+}
+
+#[test]
+fn every_type_has_a_text() {
+    let cases: [(&str, &[u8], &str); 9] = [
+        ("\"null\"", b"", "null"),
+        ("\"long\"", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "-9223372036854775808"),
+        ("\"float\"", b"\xcd\xcc\xcc\x3d", "0.1"),
+        ("\"double\"", b"\x00\x00\x00\x00\x00\x00\xf0\x7f", "\"Infinity\""),
+        ("\"bytes\"", b"\x06\x00\"\xff", "\"\\u0000\\\"\u{ff}\""),
+        ("\"string\"", "\u{6}\u{e9}\n".as_bytes(), "\"\u{e9}\\n\""),
+        (r#"{"type": "enum", "name": "E", "symbols": ["Z", "A"]}"#, b"\x00", "\"Z\""),
+        (r#"["null", {"type": "array", "items": "int"}]"#, b"\x02\x04\x02\x04\x02\x06\x00", r#"{"array":[1,2,3]}"#),
+        (r#"{"type": "map", "values": "int"}"#, b"\x02\x02a\x02\x02\x02b\x04\x00", r#"{"a":1,"b":2}"#),
+    ];
+    for (definition, message, text) in cases {
+        assert_eq!(parse(definition).text_of_binary(message, 100).as_deref(), Ok(text), "{definition}");
+    }
+    // A record without fields has no bytes, and its name is long: the text is limited, not only the message.
+    let field = "f".repeat(500);
+    let record = format!(r#"{{"type": "record", "name": "R", "fields": [{{"name": "{field}", "type": "null"}}]}}"#);
+    let many = format!(r#"{{"type": "array", "items": {record}}}"#);
+    let refused = parse(&many).text_of_binary(b"\x80\x80\x04\x00", 10_000).expect_err("too long");
+    assert!(refused.contains("more than 10000 bytes"), "{refused}");
 }
 
 #[test]

@@ -8,7 +8,9 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
-use prost_reflect::{Cardinality, DescriptorPool, FieldDescriptor, Kind as Described, MessageDescriptor};
+use prost_reflect::{
+    Cardinality, DescriptorPool, DynamicMessage, FieldDescriptor, Kind as Described, MessageDescriptor,
+};
 use prost_types::{
     DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto, OneofDescriptorProto,
 };
@@ -85,18 +87,7 @@ enum Kind {
 impl Proto {
     /// Parses a definition. The caller limits the size of the text; the parser limits the nesting to 31 messages.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let file = protox_parse::parse(FILE_NAME, text).map_err(|error| error.to_string())?;
-        if let Some(import) = file.dependency.first() {
-            return Err(format!("imports are not supported: {import:?}"));
-        }
-        let top = file.message_type.len() + file.enum_type.len();
-        if file.message_type.len() != 1 || top != 1 {
-            return Err(format!("a schema defines exactly one top-level type, a message type, not {top} types"));
-        }
-        file.message_type.iter().try_for_each(|message| expect_short_names(file.package().len(), message))?;
-        let mut pool = DescriptorPool::new();
-        pool.add_file_descriptor_proto(file).map_err(|error| error.to_string())?;
-        let root = pool.files().find_map(|file| file.messages().next()).ok_or("the schema has no message type")?;
+        let (pool, root) = described(text)?;
         let enums: Vec<_> = pool.all_enums().collect();
         let messages: Vec<_> = pool.all_messages().collect();
         let by_name = |names: Vec<String>| names.into_iter().zip(0..).collect::<HashMap<String, usize>>();
@@ -109,6 +100,54 @@ impl Proto {
             messages: messages.iter().map(|message| Message::of(message, &ids)).collect(),
             enums: enums.iter().map(Enum::of).collect(),
         })
+    }
+}
+
+/// Parses a definition into descriptors, and returns that of its message type.
+fn described(text: &str) -> Result<(DescriptorPool, MessageDescriptor), String> {
+    let file = protox_parse::parse(FILE_NAME, text).map_err(|error| error.to_string())?;
+    if let Some(import) = file.dependency.first() {
+        return Err(format!("imports are not supported: {import:?}"));
+    }
+    let top = file.message_type.len() + file.enum_type.len();
+    if file.message_type.len() != 1 || top != 1 {
+        return Err(format!("a schema defines exactly one top-level type, a message type, not {top} types"));
+    }
+    file.message_type.iter().try_for_each(|message| expect_short_names(file.package().len(), message))?;
+    let mut pool = DescriptorPool::new();
+    pool.add_file_descriptor_proto(file).map_err(|error| error.to_string())?;
+    let root = pool.files().find_map(|file| file.messages().next()).ok_or("the schema has no message type")?;
+    Ok((pool, root))
+}
+
+/// Returns the text of a binary message in the JSON of protocol buffers. Fails if the message cannot be read by the
+/// definition, or if the text would be longer than `bytes_max`.
+pub(super) fn text_of_binary(definition: &str, message: &[u8], bytes_max: usize) -> Result<String, String> {
+    let (_, root) = described(definition)?;
+    let message = DynamicMessage::decode(root, message).map_err(|error| error.to_string())?;
+    let mut text = Bounded { bytes: Vec::new(), bytes_max };
+    serde_json::to_writer(&mut text, &message).map_err(|error| error.to_string())?;
+    String::from_utf8(text.bytes).map_err(|error| error.to_string())
+}
+
+/// Bytes of limited number.
+struct Bounded {
+    bytes: Vec<u8>,
+    bytes_max: usize,
+}
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.bytes_max {
+            let message = format!("the text of the message has more than {} bytes", self.bytes_max);
+            return Err(std::io::Error::other(message));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

@@ -72,6 +72,20 @@ fn hostile_definitions_are_refused_or_taken_in_time() {
 }
 
 #[test]
+fn binary_messages_have_a_text() {
+    let message = b"\x08\x96\x01\x1a\x02\x01\x02\x22\x07\x08\x01\x12\x03\x0a\x01a\x28\x01\x3a\x02\xff\xff\xf8\x07\x01";
+    let text = text_of_binary(ORDER, message, 1000).expect("a message");
+    assert_eq!(
+        text, r#"{"id":"150","sizes":[1,2],"parts":{"1":{"name":"a"}},"color":"BLUE","byHash":"//8="}"#,
+        "https://protobuf.dev/programming-guides/json/"
+    );
+    parse(ORDER).check_json(text.as_bytes()).expect("the same message in JSON");
+    assert_eq!(text_of_binary(ORDER, message, text.len()).as_ref(), Ok(&text));
+    assert!(text_of_binary(ORDER, message, text.len() - 1).expect_err("a byte too long").contains("more than"));
+    assert!(text_of_binary(ORDER, b"\x08", 1000).is_err(), "it is cut off");
+}
+
+#[test]
 fn binary_messages_follow_the_definition() {
     let order = parse(ORDER);
     let cases: [(&[u8], bool); 22] = [
