@@ -9,6 +9,9 @@ use super::names::{Kind, Name, Names};
 use super::schema::{Encoding, Revision, text_of_binary};
 use super::schemas::{DOCUMENT, ENCODING, REVISION, SCHEMA};
 
+/// Maximum size of an attribute that names a schema or its revision: longer than any valid one.
+const ATTRIBUTE_BYTES_MAX: usize = 512;
+
 /// Attributes of a record that name the revision of a schema.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Named {
@@ -23,6 +26,7 @@ impl Named {
         let mut named = Self::default();
         let mut is_binary = false;
         for (name, value) in headers {
+            let value = value.filter(|value| value.len() <= ATTRIBUTE_BYTES_MAX);
             let Some(Ok(value)) = value.map(std::str::from_utf8) else { continue };
             match name {
                 _ if name == ENCODING.as_bytes() => is_binary = value == Encoding::Binary.name(),
@@ -79,5 +83,7 @@ mod tests {
         assert_eq!(of("JSON", Some("projects/p/schemas/orders"), "0a1b2c3d"), None, "it is text");
         assert_eq!(of("BINARY", None, "0a1b2c3d"), None);
         assert_eq!(of("BINARY", Some("projects/p/schemas/orders"), ""), None);
+        let long = "s".repeat(ATTRIBUTE_BYTES_MAX + 1);
+        assert_eq!(of("BINARY", Some(&long), "0a1b2c3d"), None, "a page does not show it");
     }
 }
