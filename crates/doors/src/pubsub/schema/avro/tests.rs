@@ -116,7 +116,7 @@ fn every_type_has_a_text() {
     for (definition, message, text) in cases {
         assert_eq!(parse(definition).text_of_binary(message, 100).as_deref(), Ok(text), "{definition}");
     }
-    // A record without fields has no bytes, and its name is long: the text is limited, not only the message.
+    // A record of null has no bytes, and the name of its field is long: the text is limited, not only the message.
     let field = "f".repeat(500);
     let record = format!(r#"{{"type": "record", "name": "R", "fields": [{{"name": "{field}", "type": "null"}}]}}"#);
     let many = format!(r#"{{"type": "array", "items": {record}}}"#);
