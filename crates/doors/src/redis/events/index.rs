@@ -68,7 +68,7 @@ pub(super) struct Candidates<S> {
     of_channel: Option<Subscriptions<S>>,
     patterns: Vec<Arc<Pattern<S>>>,
     sets: Vec<Arc<Set<S>>>,
-    /// Number of lookups.
+    /// Number of patterns that were looked up, and of lookups of the channel.
     steps: usize,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Candidates<S> {
 pub(super) struct Found<S> {
     pub(super) of_channel: Option<Subscriptions<S>>,
     pub(super) patterns: Vec<Arc<Pattern<S>>>,
-    /// Number of lookups, compared tokens, and bytes that sets have read.
+    /// Number of lookups, looked up patterns, compared tokens, and bytes that sets have read.
     pub(super) steps: usize,
 }
 
@@ -230,11 +230,12 @@ impl<S> Index<S> {
     /// Returns the subscriptions that may be those of a channel. The caller compares them without the lock of the
     /// index.
     pub(super) fn candidates(&self, channel: &[u8]) -> Candidates<S> {
+        let patterns: Vec<_> = self.by_start.of(channel).flat_map(BTreeMap::values).cloned().collect();
         Candidates {
             of_channel: self.channels.get(channel).cloned(),
-            patterns: self.by_start.of(channel).flat_map(BTreeMap::values).cloned().collect(),
+            steps: 1 + patterns.len(),
+            patterns,
             sets: self.sets.clone(),
-            steps: 1 + self.by_start.lookups(),
         }
     }
 

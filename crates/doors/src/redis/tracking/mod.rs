@@ -440,10 +440,10 @@ mod tests {
         let found = |key: &str| {
             let members = all.group.members.read();
             let ids = members.broadcasts_of(key.as_bytes()).map(|it| it.client.id).collect::<Vec<_>>();
-            (ids, members.broadcasts.lookups())
+            (ids, members.broadcasts.nodes_of(key.as_bytes()))
         };
-        // One lookup for each length of prefixes, whatever the number of clients is.
-        assert_eq!(found("user:7:1:name"), (vec![2000, 2001, 7], 7));
+        // One path, whatever the number of clients is.
+        assert_eq!(found("user:7:1:name"), (vec![2000, 2001, 7], 6));
         assert_eq!((found("item:1").0, found("user").0), (vec![2000, 2001], vec![2000]));
         assert_eq!(tracking.prefixes(), 20_003);
         // Other prefixes of a client replace those before.
