@@ -59,6 +59,16 @@ struct Set<S> {
     globs: Option<GlobSet>,
 }
 
+/// Subscriptions that are found for a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    All,
+    /// Those that are found by lookups.
+    LookedUp,
+    /// Those whose patterns are compared with the channel.
+    Compared,
+}
+
 /// Refusal of a pattern: with it, finding the subscriptions of a channel would take too much work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooMuchWork;
@@ -80,8 +90,9 @@ pub(super) struct Found<S> {
     pub(super) steps: usize,
 }
 
-impl<S> Default for Index<S> {
-    fn default() -> Self {
+impl<S> Index<S> {
+    /// Creates an index whose first subscription has this number.
+    pub(super) fn new(next: u64) -> Self {
         Self {
             channels: HashMap::new(),
             patterns: HashMap::new(),
@@ -89,13 +100,11 @@ impl<S> Default for Index<S> {
             sets: Vec::new(),
             tokens: 0,
             is_open: false,
-            next: 0,
+            next,
             count: 0,
         }
     }
-}
 
-impl<S> Index<S> {
     /// Adds a subscription, and returns its number.
     pub(super) fn add(&mut self, selector: &Selector, subscription: Arc<S>) -> Result<u64, TooMuchWork> {
         let number = self.next;
@@ -227,16 +236,38 @@ impl<S> Index<S> {
         }
     }
 
-    /// Returns the subscriptions that may be those of a channel. The caller compares them without the lock of the
-    /// index.
-    pub(super) fn candidates(&self, channel: &[u8]) -> Candidates<S> {
-        let patterns: Vec<_> = self.by_start.of(channel).flat_map(BTreeMap::values).cloned().collect();
+    /// Returns the subscriptions of this part that may be those of a channel. The caller compares them without the lock
+    /// of the index.
+    pub(super) fn candidates(&self, channel: &[u8], part: Part) -> Candidates<S> {
+        let is_wanted = |pattern: &&Arc<Pattern<S>>| match part {
+            Part::All => true,
+            Part::LookedUp => pattern.glob.is_prefix(),
+            Part::Compared => !pattern.glob.is_prefix(),
+        };
+        let patterns: Vec<_> =
+            self.by_start.of(channel).flat_map(BTreeMap::values).filter(is_wanted).cloned().collect();
         Candidates {
-            of_channel: self.channels.get(channel).cloned(),
+            of_channel: self.channels.get(channel).filter(|_| part != Part::Compared).cloned(),
             steps: 1 + patterns.len(),
             patterns,
-            sets: self.sets.clone(),
+            sets: if part == Part::LookedUp { Vec::new() } else { self.sets.clone() },
         }
+    }
+
+    /// Returns the maximum number of steps that comparing a channel of this length takes; 0 if no pattern is compared.
+    pub(super) fn steps_max(&self, channel_bytes: usize) -> usize {
+        self.sets() * channel_bytes + self.tokens
+    }
+
+    /// Returns the subscriptions whose patterns are compared with channels.
+    pub(super) fn compared(&self) -> Vec<Arc<S>> {
+        let patterns = self.patterns.values().filter(|pattern| !pattern.glob.is_prefix());
+        patterns.flat_map(|pattern| pattern.subscriptions().values().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// Returns the number of the next subscription.
+    pub(super) fn next(&self) -> u64 {
+        self.next
     }
 
     /// Returns the number of subscriptions.
@@ -326,7 +357,7 @@ mod tests {
 
     /// Returns the index of these patterns while events are published, and how many of them it has accepted.
     fn index(patterns: impl IntoIterator<Item = String>) -> (Index<String>, usize) {
-        let mut index = Index::default();
+        let mut index = Index::new(0);
         index.open().expect("no patterns");
         let accepted =
             patterns.into_iter().take_while(|text| index.add(&pattern(text), Arc::new(text.clone())).is_ok());
@@ -336,7 +367,7 @@ mod tests {
 
     /// Returns the subscriptions of a channel, and the steps of finding them.
     fn find(index: &Index<String>, channel: &str) -> (Vec<String>, usize) {
-        let found = index.candidates(channel.as_bytes()).compare(channel.as_bytes());
+        let found = index.candidates(channel.as_bytes(), Part::All).compare(channel.as_bytes());
         let of_patterns = found.patterns.iter().map(|pattern| pattern.subscriptions());
         let all =
             found.of_channel.into_iter().chain(of_patterns).flat_map(|it| it.values().cloned().collect::<Vec<_>>());

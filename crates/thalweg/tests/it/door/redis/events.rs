@@ -170,6 +170,28 @@ async fn subscriptions_of_events_end_and_a_subscriber_that_does_not_read_is_disc
 }
 
 #[tokio::test]
+async fn events_of_many_long_keys_come_in_the_order_of_their_changes() {
+    let server = server(&["redis_keyspace_events=KA"]);
+    let client = server.client("tcp").await;
+    let mut events = subscriber(&server);
+    let mut redis = Redis::open(&server);
+    // Comparing all of them with the pattern takes too long to do it under their locks.
+    let keys: Vec<String> = (0..80).map(|number| format!("{number:060000}")).collect();
+    let mset: String = keys.iter().map(|key| format!(" {key} v")).collect();
+    assert_eq!(
+        (redis.call(&format!("MSET{mset}")), redis.call(&format!("DEL {}", keys[0]))),
+        ("+OK".into(), ":1".into())
+    );
+    let message = |key: &str, event: &str| format!("(pmessage __key*@*__:* __keyspace@0__:{key} {event})");
+    for key in &keys {
+        assert_eq!(events.answer(), message(key, "set"));
+    }
+    assert_eq!(events.answer(), message(&keys[0], "del"));
+    until("no backlog", async || metric(&client, "thalweg_redis_event_backlog_bytes").await == 0).await;
+    assert_eq!(metric(&client, "thalweg_redis_event_subscribers_behind_total").await, 0);
+}
+
+#[tokio::test]
 async fn patterns_that_cost_too_much_are_refused_while_events_are_published() {
     let server = server(&["redis_keyspace_events=KA"]);
     let client = server.client("tcp").await;
