@@ -3,11 +3,14 @@
 use std::num::NonZero;
 use std::time::{Duration, Instant};
 
+use crate::beside::Beside;
 use crate::run::{Call, Outcome};
 use crate::{built, compat, deny};
 
 /// Seeds of the simulation of a shard's nodes.
 const SIMULATED_SEEDS: u32 = 100_000;
+/// Step that runs beside those after it.
+const BESIDE: &str = "simulate";
 /// Short run of a cluster whose processes are killed and paused, with a seed that is always the same.
 const CHAOS: &str = "cargo xtask chaos --minutes 1 --seed 1 --loopback --fresh";
 /// Systems whose clients are tested here.
@@ -15,6 +18,9 @@ const COMPAT: &[&str] = &["kafka", "sqs", "pubsub", "redis"];
 /// Time limit for the clients. A few clients of one system in parallel take half a minute; on a new machine they are
 /// downloaded and built first.
 const COMPAT_LIMIT: Duration = Duration::from_secs(420);
+
+/// Time limit for a step that runs beside others.
+const BESIDE_LIMIT: Duration = Duration::from_secs(3600);
 
 struct Step {
     name: &'static str,
@@ -34,11 +40,12 @@ fn steps() -> Vec<Step> {
             calls: vec![Call::line("cargo doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings")],
         },
         Step { name: "build", calls: vec![built::with_tests(), with_built("cargo xtask docs --check")] },
+        // Tests, clients and chaos leave a quarter of the processors idle.
+        step(BESIDE, &[&format!("cargo xtask simulate {SIMULATED_SEEDS}")]),
         Step {
             name: "test",
             calls: vec![Call::line("cargo test --workspace").env("RUST_TEST_THREADS", test_threads())],
         },
-        step("simulate", &[&format!("cargo xtask simulate {SIMULATED_SEEDS}")]),
         Step { name: "chaos", calls: vec![with_built(CHAOS)] },
         step("compat", &[]),
     ]
@@ -89,6 +96,8 @@ pub fn run() -> Outcome {
     let mut times = Vec::new();
     let steps = steps();
     let count = steps.len();
+    let is_beside_possible = Beside::is_possible();
+    let mut beside = Vec::new();
     for (number, mut step) in (1..).zip(steps) {
         println!("\n== step {number} of {count}: {}, after {}", step.name, shown(begin.elapsed()));
         if let Err(missing) = prepare(&mut step) {
@@ -96,8 +105,21 @@ pub fn run() -> Outcome {
             times.push(format!("{} skipped", step.name));
             continue;
         }
+        if step.name == BESIDE && is_beside_possible {
+            for call in &step.calls {
+                println!("== {}: {call}\n== {}: begun, and runs beside the following steps", step.name, step.name);
+                beside.push((step.name, Beside::begin(call, BESIDE_LIMIT)?));
+            }
+            continue;
+        }
         let time = carry_out(&step)?;
         times.push(format!("{} {}", step.name, shown(time)));
+    }
+    for (name, running) in beside {
+        println!("\n== {name}, which ran beside other steps, after {}", shown(begin.elapsed()));
+        let time = running.finish()?;
+        println!("== {name}: passed in {}", shown(time));
+        times.push(format!("{name} {} beside others", shown(time)));
     }
     println!("\n== ci: passed in {} ({})", shown(begin.elapsed()), times.join(", "));
     Ok(())

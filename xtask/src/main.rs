@@ -1,5 +1,6 @@
 //! Developer commands: `cargo xtask <command>`.
 
+mod beside;
 mod built;
 mod chaos;
 mod ci;
