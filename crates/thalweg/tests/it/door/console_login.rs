@@ -23,11 +23,11 @@ const OPENS_PAGE: &str = "Accept: text/html\r\nSec-Fetch-Site: none\r\nSec-Fetch
                           Sec-Fetch-Dest: document\r\n";
 const FROM_CONSOLE: &str = "Sec-Fetch-Site: same-origin\r\n";
 
-struct Answer {
-    status: u16,
+pub(super) struct Answer {
+    pub(super) status: u16,
     /// Head, whose names of headers are as they were sent.
     head: String,
-    body: String,
+    pub(super) body: String,
 }
 
 impl Answer {
@@ -49,15 +49,18 @@ impl Answer {
     }
 }
 
-/// A strict broker, and its HTTP door.
-struct Site {
+/// A broker whose console requires a login, and its HTTP door.
+pub(super) struct Site {
     server: Server,
     door: SocketAddr,
 }
 
 impl Site {
     fn open(set: &[&str]) -> Self {
-        let server = Server::with(&[&STRICT[..], set].concat());
+        Self::of(Server::with(&[&STRICT[..], set].concat()))
+    }
+
+    pub(super) fn of(server: Server) -> Self {
         let door = server.door("http");
         Self { server, door }
     }
@@ -91,18 +94,18 @@ impl Site {
         socket
     }
 
-    fn submit(&self, more: &str, fields: &str) -> Answer {
+    pub(super) fn submit(&self, more: &str, fields: &str) -> Answer {
         self.send("POST /console/login", &format!("{FORM}{FROM_CONSOLE}{more}"), fields)
     }
 
     /// Logs in with the form, and returns the cookie.
-    fn log_in(&self, fields: &str) -> String {
+    pub(super) fn log_in(&self, fields: &str) -> String {
         let answer = self.submit("", fields);
         assert_eq!(answer.status, 303, "{} {}", answer.head, answer.body);
         answer.cookie()
     }
 
-    fn page(&self, path: &str, cookie: &str) -> Answer {
+    pub(super) fn page(&self, path: &str, cookie: &str) -> Answer {
         self.send(&format!("GET {path}"), &format!("{OPENS_PAGE}Cookie: {cookie}\r\n"), "")
     }
 

@@ -15,6 +15,7 @@ use rcgen::{KeyPair, PublicKeyData};
 use serde_json::{Value, json};
 
 use super::access::exchange;
+use super::console_login::Site;
 use super::kafka::raw::{Raw, text};
 use super::redis::commands::Redis;
 use crate::support::access::acls;
@@ -190,6 +191,24 @@ async fn all_that_a_client_does_ends_when_its_token_expires() {
     raw.send(4, &MetadataRequest::default()).await;
     assert!(raw.frame().await.is_none(), "the connection ends");
     assert_eq!(http(&server, "http", "/v1/topics/t", &token), 401);
+}
+
+#[tokio::test]
+async fn a_token_logs_a_browser_in_until_it_expires() {
+    let signer = Signer::new("one");
+    let folder = tempfile::tempdir().expect("a folder");
+    let site = Site::of(with_file(&signer, folder.path()));
+    for wrong in [signer.token("https://other.example", 60), Signer::new("one").token(ISSUER, 60)] {
+        assert_eq!(site.submit("", &format!("token={wrong}")).status, 403);
+    }
+    let cookie = site.log_in(&format!("token={}&to=/console/topics", signer.token(ISSUER, 3600)));
+    let [with_user, short] =
+        ["user=bob&password", "token"].map(|field| site.log_in(&format!("{field}={}", signer.token(ISSUER, 6))));
+    assert!(site.page("/console/topics", &cookie).body.contains("<b>bob</b>"));
+    for expires in [with_user, short] {
+        until("the end of the session", async || site.page("/console/topics", &expires).status == 303).await;
+    }
+    assert_eq!(site.page("/console/topics", &cookie).status, 200);
 }
 
 /// A replaced file is read within a second, and a damaged one changes nothing.
