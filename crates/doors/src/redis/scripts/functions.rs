@@ -16,7 +16,7 @@ use bytes::Bytes;
 use engine::security::TenantName;
 use futures_util::{StreamExt, stream};
 use parking_lot::RwLock;
-use tokio::sync::{Mutex, oneshot, watch};
+use tokio::sync::{Mutex, watch};
 
 use super::lanes::{CLOSED, Lanes};
 use super::state;
@@ -376,9 +376,7 @@ async fn run_in_lane<T: Send + 'static>(
     owner: Option<TenantName>,
     work: impl FnOnce() -> Done<T> + Send + 'static,
 ) -> Done<T> {
-    let (send, receive) = oneshot::channel();
-    lanes.run(owner, Box::new(move || drop(send.send(work()))))?;
-    receive.await.unwrap_or(Err(CLOSED))
+    lanes.run(owner, work)?.await.unwrap_or(Err(CLOSED))
 }
 
 /// Restores the functions of all tenants from their documents.
@@ -593,9 +591,9 @@ mod tests {
         // Scripts of others fill the queue until they may end.
         let (release, is_released) = std::sync::mpsc::channel::<()>();
         let is_released = Arc::new(parking_lot::Mutex::new(is_released));
-        while let Ok(()) = scripts.lanes.run(None, {
+        while let Ok(_result) = scripts.lanes.run(None, {
             let is_released = is_released.clone();
-            Box::new(move || assert!(is_released.lock().recv().is_err(), "nothing is sent"))
+            move || assert!(is_released.lock().recv().is_err(), "nothing is sent")
         }) {}
         let name = format!("{}{NAME}", tenant.prefix());
         let mut restoring = std::pin::pin!(restore(&scripts, name, payload));

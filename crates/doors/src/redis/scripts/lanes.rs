@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use broker::Cache;
 use broker::metrics::Exposition;
 use engine::security::TenantName;
-use parking_lot::{Condvar, Mutex};
-use tokio::sync::Notify;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use tokio::sync::{Notify, oneshot};
 
 use super::running::Running;
 use crate::redis::errors::{Done, Fail, fixed};
@@ -50,7 +50,8 @@ impl Drop for Entered {
     }
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+/// Work of a thread. It returns the function that hands over the result.
+type Job = Box<dyn FnOnce() -> Box<dyn FnOnce() + Send> + Send>;
 /// Tenant whose scripts these are; `None` for the scripts of all clients without a tenant.
 type Owner = Option<TenantName>;
 
@@ -125,8 +126,24 @@ pub(super) fn lane() -> usize {
 }
 
 impl Lanes {
-    /// Runs a job of an owner on one of the threads.
-    pub(in crate::redis) fn run(self: &Arc<Self>, owner: Owner, job: Job) -> Done {
+    /// Runs work of an owner on one of the threads. Returns the receiver of its result; it fails if the work ends with
+    /// a panic, or if the door closes before.
+    pub(in crate::redis) fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        owner: Owner,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Done<oneshot::Receiver<T>> {
+        let (send, receive) = oneshot::channel();
+        let job = move || {
+            let result = work();
+            // A client that has disconnected receives no result.
+            Box::new(move || drop(send.send(result))) as Box<dyn FnOnce() + Send>
+        };
+        self.add(owner, Box::new(job))?;
+        Ok(receive)
+    }
+
+    fn add(self: &Arc<Self>, owner: Owner, job: Job) -> Done {
         let mut queue = self.state.lock();
         if queue.is_closed {
             return Err(CLOSED);
@@ -180,19 +197,34 @@ impl Lanes {
         let has_job = Arc::new(Condvar::new());
         let mut queue = self.state.lock();
         loop {
+            let place = queue.idle.iter().position(|idle| Arc::ptr_eq(idle, &has_job));
             if let Some((owner, job)) = queue.ready.pop_front() {
+                if let Some(place) = place {
+                    queue.idle.remove(place);
+                }
                 drop(queue);
                 // A panic must not end the thread, which others count on. Its caller sees that the job has no result.
-                if std::panic::catch_unwind(AssertUnwindSafe(job)).is_err() {
-                    broker::act_for(None);
-                    tracing::error!("a script of a Redis client has ended with a panic");
-                }
+                let done = std::panic::catch_unwind(AssertUnwindSafe(job));
                 queue = self.state.lock();
                 queue.end(&owner);
+                if queue.ready.is_empty() && !queue.is_closed {
+                    // As soon as it has the result, a client may send its next script. This thread takes it, whose
+                    // caches and state of Lua are warm.
+                    queue.idle.push(has_job.clone());
+                }
+                MutexGuard::unlocked(&mut queue, || {
+                    let handed = done.and_then(|hand_over| std::panic::catch_unwind(AssertUnwindSafe(hand_over)));
+                    if handed.is_err() {
+                        broker::act_for(None);
+                        tracing::error!("a script of a Redis client has ended with a panic");
+                    }
+                });
             } else if queue.is_closed {
                 return;
             } else {
-                queue.idle.push(has_job.clone());
+                if place.is_none() {
+                    queue.idle.push(has_job.clone());
+                }
                 has_job.wait(&mut queue);
             }
         }
@@ -282,7 +314,7 @@ mod tests {
         let closed = gate.lock();
         let waits = || {
             let gate = gate.clone();
-            Box::new(move || drop(gate.lock()))
+            move || drop(gate.lock())
         };
         let mut refused = None;
         for _ in 0..QUEUE_MAX + LANES_MAX + 1 {
@@ -293,7 +325,7 @@ mod tests {
         assert!(text.starts_with("BUSY 4096 scripts are waiting for a thread"), "{text}");
         assert_eq!(lanes.refused.load(Ordering::Relaxed), 1);
         lanes.close();
-        assert_eq!(lanes.run(None, waits()), Err(CLOSED));
+        assert_eq!(lanes.run(None, waits()).err(), Some(CLOSED));
         assert_eq!(lanes.refused.load(Ordering::Relaxed), 1, "the queue was not full");
         drop(closed);
     }
@@ -310,15 +342,15 @@ mod tests {
                 begins.send(of).expect("received");
                 drop(gate.lock());
             };
-            lanes.run(owner.clone(), Box::new(job))
+            lanes.run(owner.clone(), job)
         };
         let tenant = |name: &str| Some(TenantName::parse(name).expect("valid"));
         let next = || begun.recv_timeout(std::time::Duration::from_secs(60)).expect("a script begins");
         let (a, b) = (tenant("a"), tenant("b"));
-        (0..10).for_each(|_| run(&a).expect("room"));
+        (0..10).for_each(|_| drop(run(&a).expect("room")));
         assert_eq!([next(), next()], [a.clone(), a.clone()]);
         // The others have all other threads, and one more if these are taken.
-        (0..3).for_each(|_| run(&None).expect("room"));
+        (0..3).for_each(|_| drop(run(&None).expect("room")));
         assert_eq!([next(), next()], [None, None]);
         run(&b).expect("room");
         assert_eq!(next(), b);
@@ -334,5 +366,68 @@ mod tests {
         let later: Vec<Owner> = (0..waiting).map(|_| next()).collect();
         assert_eq!(later.iter().filter(|owner| **owner == b).count(), 1);
         assert_eq!(later.iter().filter(|owner| owner.is_none()).count(), 1);
+    }
+
+    #[test]
+    fn scripts_of_one_client_after_another_run_on_one_thread() {
+        let lanes = Arc::new(Lanes::default());
+        let run = || lanes.run(None, || std::thread::current().id()).expect("room").blocking_recv().expect("a result");
+        let first = run();
+        for number in 0..1000 {
+            assert_eq!(run(), first, "script {number}");
+        }
+        assert_eq!(lanes.state.lock().threads, 1);
+        lanes.close();
+    }
+
+    #[test]
+    fn no_job_is_forgotten_while_threads_hand_over_results() {
+        let lanes = Arc::new(Lanes::default());
+        let clients: Vec<_> = (0..8)
+            .map(|client| {
+                let lanes = lanes.clone();
+                std::thread::spawn(move || {
+                    for number in 0..2000 {
+                        let sent = (client, number);
+                        let result = lanes.run(None, move || sent).expect("room").blocking_recv();
+                        assert_eq!(result, Ok(sent));
+                    }
+                })
+            })
+            .collect();
+        clients.into_iter().for_each(|client| client.join().expect("it does not panic"));
+        let queue = lanes.state.lock();
+        assert_eq!((queue.begun_count, queue.ready.len(), queue.waiting.len()), (0, 0, 0));
+        assert!(queue.idle.len() <= queue.threads, "a thread waits once");
+    }
+
+    #[test]
+    fn a_panic_ends_only_its_job() {
+        /// Result whose drop fails.
+        struct Faulty;
+        impl Drop for Faulty {
+            fn drop(&mut self) {
+                panic!("a fault");
+            }
+        }
+        let lanes = Arc::new(Lanes::default());
+        let panics = lanes.run(None, || assert_eq!(1, 2, "a fault")).expect("room");
+        panics.blocking_recv().expect_err("it has no result");
+        let (release, is_released) = std::sync::mpsc::channel::<()>();
+        let faulty = lanes.run(None, move || {
+            assert!(is_released.recv().is_err(), "nothing is sent");
+            Faulty
+        });
+        drop(faulty.expect("room"));
+        drop(release);
+        // If the fault ended the thread of the second job, the door would wait for a thread that has ended.
+        while lanes.state.lock().begun_count > 0 {
+            std::thread::yield_now();
+        }
+        let threads = lanes.state.lock().threads;
+        for _ in 0..100 {
+            assert_eq!(lanes.run(None, || 7).expect("room").blocking_recv(), Ok(7));
+        }
+        assert_eq!(lanes.state.lock().threads, threads);
     }
 }

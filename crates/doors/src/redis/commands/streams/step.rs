@@ -15,7 +15,6 @@ use engine::{ErrorKind, Result, TopicId};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use net::service::{Reply, once};
-use tokio::sync::oneshot;
 
 use super::transfer::{self, Sides};
 use super::{Context, Shelf, StreamKeys, failed, others};
@@ -129,37 +128,33 @@ pub(in crate::redis::commands) fn begin(
 
 /// Runs a step with scripts on a thread for scripts. Its reply waits for its commit on the thread of the connection.
 fn run_in_lane(door: &Door, session: &Session, mut step: Step) -> Reply<Answer, Later> {
-    let (send, receive) = oneshot::channel();
     let is_resp3 = step.is_resp3;
     let acting = session.acting();
     let lanes = door.scripts.lanes.clone();
     let owner = step.tenant.clone();
-    let queued = lanes.run(
-        owner,
-        Box::new(move || {
-            broker::act_for(Some(acting));
-            let answers = step.broker.answers().clone();
-            // Other replies may have filled the memory since the step was admitted. It has not run yet.
-            let done = if answers.is_full(step.client.ip) {
-                drop(answers.refuse());
-                Err(no_room(0))
-            } else {
-                block_on(step.take()).and_then(|mut stepped| {
-                    block_on(settle(&mut stepped.later))?;
-                    // Charged here, so that the next script finds less room.
-                    Ok((charge_script(&answers, &step.client, stepped.out), stepped.commit))
-                })
-            };
-            broker::act_for(None);
-            // A client that has disconnected receives no reply.
-            drop(send.send(done));
-        }),
-    );
-    if let Err(fail) = queued {
-        return session.fail(&fail);
-    }
+    let done = lanes.run(owner, move || {
+        broker::act_for(Some(acting));
+        let answers = step.broker.answers().clone();
+        // Other replies may have filled the memory since the step was admitted. It has not run yet.
+        let done = if answers.is_full(step.client.ip) {
+            drop(answers.refuse());
+            Err(no_room(0))
+        } else {
+            block_on(step.take()).and_then(|mut stepped| {
+                block_on(settle(&mut stepped.later))?;
+                // Charged here, so that the next script finds less room.
+                Ok((charge_script(&answers, &step.client, stepped.out), stepped.commit))
+            })
+        };
+        broker::act_for(None);
+        done
+    });
+    let done = match done {
+        Ok(done) => done,
+        Err(fail) => return session.fail(&fail),
+    };
     let reply = async move {
-        let done = match receive.await.unwrap_or(Err(CLOSED)) {
+        let done = match done.await.unwrap_or(Err(CLOSED)) {
             Ok((answer, commit)) => commit.wait().await.map(|()| answer).map_err(failed),
             Err(fail) => Err(fail),
         };
