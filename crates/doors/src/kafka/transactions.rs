@@ -1,6 +1,6 @@
 //! Transactions: mapping of requests to calls of the coordinator, and of its errors to Kafka's codes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use broker::Broker;
@@ -317,9 +317,11 @@ pub(super) async fn list(
     };
     let may_see =
         |summary: &broker::TransactionSummary| caller.sees(broker, LIST, &Resource::transaction(summary.id.as_str()));
+    let states: HashSet<&str> = state_filters.iter().map(String::as_str).collect();
+    let producers: HashSet<_> = producer_id_filters.into_iter().collect();
     let is_meant = |summary: &broker::TransactionSummary| {
-        let is_state = state_filters.is_empty() || state_filters.iter().any(|name| name == name_of(summary.phase));
-        let is_producer = producer_id_filters.is_empty() || producer_id_filters.contains(&summary.producer.id);
+        let is_state = states.is_empty() || states.contains(name_of(summary.phase));
+        let is_producer = producers.is_empty() || producers.contains(&summary.producer.id);
         let is_long = duration_filter < 0 || summary.open_ms.is_some_and(|open_ms| open_ms as i64 > duration_filter);
         is_state && is_producer && is_long && may_see(summary)
     };

@@ -1,6 +1,6 @@
 //! DescribeGroups, ConsumerGroupDescribe, ListGroups and DeleteGroups.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use broker::{Broker, ClassicInfo, GroupMember, GroupStatus};
@@ -69,15 +69,25 @@ pub(in super::super) async fn list(
         Ok(groups) => groups,
         Err(refused) => return ListGroupsResponse { error_code: refused.code.0, ..Default::default() },
     };
-    let is_wanted = |wanted: &[String], name: &str| {
-        wanted.is_empty() || wanted.iter().any(|wanted| wanted.eq_ignore_ascii_case(name))
-    };
+    let (states, types) = (Names::of(&request.states_filter), Names::of(&request.types_filter));
     let may_see = |name: &str| caller.sees(broker, LIST_GROUPS, &Resource::group(name));
     let groups = groups.into_iter().filter(|group| may_see(&group.group_id));
-    let groups = groups.filter(|group| {
-        is_wanted(&request.states_filter, &group.group_state) && is_wanted(&request.types_filter, &group.group_type)
-    });
+    let groups = groups.filter(|group| states.have(&group.group_state) && types.have(&group.group_type));
     ListGroupsResponse { groups: groups.collect(), ..Default::default() }
+}
+
+/// Names of states or of types, in any case, that a client filters by.
+struct Names(HashSet<String>);
+
+impl Names {
+    fn of(names: &[String]) -> Self {
+        Self(names.iter().map(|name| name.to_ascii_lowercase()).collect())
+    }
+
+    /// Returns `true` if this name is one of them, or if there are none.
+    fn have(&self, name: &str) -> bool {
+        self.0.is_empty() || self.0.contains(&name.to_ascii_lowercase())
+    }
 }
 
 /// Returns all groups of all types, in the order of their names.
