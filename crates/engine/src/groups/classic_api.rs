@@ -38,7 +38,7 @@ pub struct Subscription {
 impl Subscription {
     pub fn new(mut topics: Vec<Pattern>, owned: BTreeSet<TopicPartition>) -> Result<Self> {
         super::group::check_topics(&topics)?;
-        super::group::sort(&mut topics);
+        super::wanted::sort(&mut topics);
         Ok(Self { topics, owned })
     }
 }

@@ -9,6 +9,7 @@ use super::offsets::{Change, Committed, Offsets};
 use super::record::SavedGroup;
 use super::shared::Face;
 use super::wait::{self, Outcome};
+use super::wanted::{Wanted, sort};
 use super::{Catalog, GroupError, GroupName, InstanceId, MemberId, Reason};
 use crate::error::{Error, Result};
 use crate::ids::{Offset, TopicName, TopicPartition, is_inbox, is_internal};
@@ -97,12 +98,6 @@ pub(super) fn check_topics(topics: &[Pattern]) -> Result<()> {
         Some(topic) => Err(Error::invalid(format!("a group cannot consume the internal topic {topic}"))),
         None => Ok(()),
     }
-}
-
-/// Sorts patterns by name and removes duplicates.
-pub(super) fn sort<P: std::borrow::Borrow<Pattern>>(patterns: &mut Vec<P>) {
-    patterns.sort_unstable_by(|a, b| a.borrow().as_str().cmp(b.borrow().as_str()));
-    patterns.dedup_by(|a, b| a.borrow() == b.borrow());
 }
 
 /// Sender of a commit.
@@ -431,12 +426,8 @@ impl Group {
             if self.members.is_empty() {
                 self.empty_since_ms = Some(now.unix_ms);
             }
-            let mut wanted: Vec<&Pattern> = self.members.values().flat_map(|member| &member.topics).collect();
-            sort(&mut wanted);
-            let (names, patterns): (Vec<&Pattern>, Vec<&Pattern>) =
-                wanted.into_iter().partition(|pattern| matches!(pattern, Pattern::Topic(_)));
-            let is_named = |topic: &TopicName| names.binary_search_by(|name| name.as_str().cmp(topic.as_str())).is_ok();
-            self.topics.retain(|topic, _| is_named(topic) || patterns.iter().any(|pattern| pattern.matches(topic)));
+            let wanted = Wanted::of(self.members.values().flat_map(|member| &member.topics));
+            self.topics.retain(|topic, _| wanted.has(topic));
             self.rebalance();
         }
     }

@@ -28,6 +28,7 @@ mod share;
 mod shared;
 mod status;
 mod wait;
+mod wanted;
 
 use std::fmt;
 use std::sync::Arc;

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::assign::{Assignment, Subscriber};
 use super::classic_api::CLIENT_BYTES_MAX;
-use super::group::{Now, Turn, check_session, check_topics, sort};
+use super::group::{Now, Turn, check_session, check_topics};
 use super::wait::{self, Outcome};
+use super::wanted::{Wanted, sort};
 use super::{Catalog, GroupError, GroupName, MemberId, Reason};
 use crate::error::Result;
 use crate::ids::{TopicName, TopicPartition};
@@ -225,9 +226,8 @@ impl ShareGroup {
     }
 
     fn lost_some(&mut self) {
-        let members = &self.members;
-        let is_wanted = |topic: &TopicName| members.values().flat_map(|m| &m.topics).any(|p| p.matches(topic));
-        self.topics.retain(|topic, _| is_wanted(topic));
+        let wanted = Wanted::of(self.members.values().flat_map(|member| &member.topics));
+        self.topics.retain(|topic, _| wanted.has(topic));
         self.rebalance();
     }
 
@@ -398,6 +398,22 @@ mod tests {
         assert!(group.check_empty("it can be deleted").is_err());
         assert_eq!(group.expire(at(2000)), [id("b")]);
         assert_eq!((group.is_empty(), group.topics().count()), (true, 0));
+    }
+
+    #[test]
+    fn topics_of_members_that_have_left_are_forgotten_unless_others_want_them() {
+        let catalog = topics(&[("a", 1), ("b", 1), ("c", 1), ("jobs.1", 1), ("jobs.2", 1)]);
+        let group = &mut group();
+        join(group, "one", "a,b,jobs.*", &catalog);
+        join(group, "two", "b,c,jobs.2", &catalog);
+        let named =
+            |group: &ShareGroup| group.topics().map(|topic| topic.as_str().to_owned()).collect::<Vec<_>>().join(" ");
+        assert_eq!(named(group), "a b c jobs.1 jobs.2");
+        group.leave(&id("two")).expect("it was there");
+        assert_eq!(named(group), "a b jobs.1 jobs.2");
+        join(group, "two", "c,jobs.2", &catalog);
+        group.leave(&id("one")).expect("it was there");
+        assert_eq!(named(group), "c jobs.2");
     }
 
     #[test]
