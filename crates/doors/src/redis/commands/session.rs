@@ -1,6 +1,7 @@
 //! Commands about the connection: its user, its protocol and its database.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -512,7 +513,7 @@ fn list(door: &Door, args: &[&[u8]], asking: Asking, writer: &mut Writer) -> Don
         [word, ids @ ..] if is(word, "ID") && !ids.is_empty() => {
             let number = engine::cache::parse_number;
             let ids = ids.iter().map(|id| number(id).ok_or(Fail::new("ERR Invalid client ID")));
-            let ids = ids.collect::<Done<Vec<i64>>>()?;
+            let ids = ids.collect::<Done<HashSet<i64>>>()?;
             all.retain(|client| i64::try_from(client.id).is_ok_and(|id| ids.contains(&id)));
         }
         _ => return Err(SYNTAX),
@@ -530,7 +531,8 @@ fn kill(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
             found.retain(|client| client.address.as_bytes() == *address);
             if found.is_empty() { Err(Fail::new("ERR No such client")) } else { Ok(ok()) }
         }
-        filters => retain_killed(door, session.client.id, filters, &mut found).map(|()| {
+        filters => Killed::parse(door, session.client.id, filters).map(|filters| {
+            found.retain(|client| filters.matches(client));
             let mut writer = session.writer();
             writer.len(found.len());
             now(writer)
@@ -550,39 +552,58 @@ fn kill(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
     reply
 }
 
-/// Keeps the clients that match all filters. If a filter is invalid, no client is killed.
-fn retain_killed(door: &Door, me: u64, filters: &[&[u8]], found: &mut Vec<Arc<Client>>) -> Done {
-    let mut skips_me = true;
-    for pair in filters.chunks(2) {
-        let [word, value] = pair else {
-            return Err(SYNTAX);
-        };
-        match word.to_ascii_uppercase().as_slice() {
-            b"ID" => {
-                let id = parse_usize(value).filter(|id| *id > 0);
-                let id = id.ok_or(Fail::new("ERR client-id should be greater than 0"))?;
-                found.retain(|client| client.id == id as u64);
-            }
-            b"ADDR" => found.retain(|client| client.address.as_bytes() == *value),
-            b"LADDR" => found.retain(|client| client.local.as_bytes() == *value),
-            b"USER" => {
-                let user = std::str::from_utf8(value).ok().and_then(|name| UserName::parse(name).ok());
-                if *value != DEFAULT_USER.as_bytes() && !user.is_some_and(|user| door.broker.security.has_user(&user)) {
-                    return Err(Fail::of_bytes([b"ERR No such user '", *value, b"'"].concat()));
+/// Filters of `CLIENT KILL`. As in Redis (`clientCommand` in `src/networking.c`), a later one replaces an earlier one
+/// of the same kind, so that each client is compared once.
+#[derive(Default)]
+struct Killed<'a> {
+    id: Option<u64>,
+    address: Option<&'a [u8]>,
+    local: Option<&'a [u8]>,
+    user: Option<&'a [u8]>,
+    is_of_type: Option<fn(&Client) -> bool>,
+    keeps: Option<u64>,
+}
+
+impl<'a> Killed<'a> {
+    /// Returns the filters of these words. `me` is the client that sends them, which is kept by default.
+    fn parse(door: &Door, me: u64, words: &[&'a [u8]]) -> Done<Self> {
+        let mut filters = Self { keeps: Some(me), ..Self::default() };
+        for pair in words.chunks(2) {
+            let [word, value] = pair else {
+                return Err(SYNTAX);
+            };
+            match word.to_ascii_uppercase().as_slice() {
+                b"ID" => {
+                    let id = parse_usize(value).filter(|id| *id > 0);
+                    filters.id = Some(id.ok_or(Fail::new("ERR client-id should be greater than 0"))? as u64);
                 }
-                found.retain(|client| client.about.lock().user.as_bytes() == *value);
+                b"ADDR" => filters.address = Some(value),
+                b"LADDR" => filters.local = Some(value),
+                b"USER" => {
+                    let user = std::str::from_utf8(value).ok().and_then(|name| UserName::parse(name).ok());
+                    let is_known = || user.is_some_and(|user| door.broker.security.has_user(&user));
+                    if *value != DEFAULT_USER.as_bytes() && !is_known() {
+                        return Err(Fail::of_bytes([b"ERR No such user '", *value, b"'"].concat()));
+                    }
+                    filters.user = Some(value);
+                }
+                b"TYPE" => filters.is_of_type = Some(of_type(value)?),
+                b"SKIPME" if is(value, "YES") => filters.keeps = Some(me),
+                b"SKIPME" if is(value, "NO") => filters.keeps = None,
+                _ => return Err(SYNTAX),
             }
-            b"TYPE" => {
-                let is_wanted = of_type(value)?;
-                found.retain(|client| is_wanted(client));
-            }
-            b"SKIPME" if is(value, "YES") => skips_me = true,
-            b"SKIPME" if is(value, "NO") => skips_me = false,
-            _ => return Err(SYNTAX),
         }
+        Ok(filters)
     }
-    found.retain(|client| !(skips_me && client.id == me));
-    Ok(())
+
+    fn matches(&self, client: &Client) -> bool {
+        self.id.is_none_or(|id| client.id == id)
+            && self.address.is_none_or(|address| client.address.as_bytes() == address)
+            && self.local.is_none_or(|local| client.local.as_bytes() == local)
+            && self.user.is_none_or(|user| client.about.lock().user.as_bytes() == user)
+            && self.is_of_type.is_none_or(|is_wanted| is_wanted(client))
+            && self.keeps != Some(client.id)
+    }
 }
 
 fn unblock(door: &Door, id: &[u8], how: &[&[u8]], writer: &mut Writer) -> Done {

@@ -75,6 +75,20 @@ fn client_kill_refuses_invalid_filters_and_answers_before_killing_its_own_client
     assert_eq!(redis.call("CLIENT KILL USER default"), ":1");
     assert_eq!(other.rest(), "");
     assert_eq!(redis.call("PING"), "+PONG");
+    // A later filter replaces an earlier one of its kind (`clientCommand` in networking.c of Redis).
+    let mut other = Redis::open(&server);
+    let id = other.call("CLIENT ID");
+    let id = id.trim_start_matches(':');
+    assert_eq!(redis.call(&format!("CLIENT KILL ID {id} ID 999999")), ":0");
+    let many = "TYPE pubsub ID 999999 ADDR x:1 SKIPME no ".repeat(10_000);
+    let local = server.door("redis");
+    assert_eq!(redis.call(&format!("CLIENT KILL {many}TYPE normal LADDR {local} ADDR x:1 ID {id}")), ":0");
+    assert_eq!(redis.call(&format!("CLIENT LIST ID {}{id}", "7 ".repeat(10_000))).lines().count(), 1);
+    assert_eq!(
+        redis.call(&format!("CLIENT KILL SKIPME no ID 999999 TYPE pubsub TYPE normal SKIPME yes ID {id}")),
+        ":1"
+    );
+    assert_eq!(other.rest(), "");
     redis.send(b"CLIENT KILL SKIPME no\r\nPING\r\n");
     assert_eq!(redis.rest(), ":1\r\n");
     // In a transaction, too.
