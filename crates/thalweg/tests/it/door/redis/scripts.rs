@@ -624,6 +624,20 @@ async fn a_straight_script_that_needs_much_memory_leaves_the_thread_of_its_conne
     assert_eq!(metric(&client, "thalweg_redis_scripts_queued_total").await, 1);
 }
 
+/// Each key and argument becomes an object of Lua before the script begins.
+#[tokio::test]
+async fn a_script_with_many_arguments_leaves_the_thread_of_its_connection() {
+    let server = server(&[]);
+    let client = server.client("tcp").await;
+    let mut redis = Redis::open(&server);
+    for (count, queued) in [(4096, 0), (4097, 1)] {
+        let words = vec!["x"; count];
+        let answer = run(&mut redis, &[&["EVAL", "return {#KEYS, #ARGV}", "1"], &words[..]].concat());
+        assert_eq!(answer, format!("(:1 :{})", count - 1));
+        assert_eq!(metric(&client, "thalweg_redis_scripts_queued_total").await, queued);
+    }
+}
+
 /// Replies that a script stores where it makes no allocation of its own count, too.
 #[tokio::test]
 async fn small_replies_do_not_exceed_the_memory_of_a_script() {
