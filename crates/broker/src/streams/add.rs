@@ -155,21 +155,16 @@ impl LockedStream {
     pub async fn delete(&mut self, ids: &[EntryId]) -> Result<(u64, Commit)> {
         let mut offsets = Vec::new();
         let mut max_deleted = self.state.saved.max_deleted;
-        for id in ids {
-            let mut at = None;
-            let each = |seen: &Seen<'_>| {
-                if seen.id >= *id {
-                    at = (seen.id == *id && !seen.is_deleted).then_some(seen.offset);
-                    return Ok(ControlFlow::Break(()));
-                }
-                Ok(ControlFlow::Continue(()))
-            };
-            self.scan(self.index().mark_before(*id), each).await?;
-            if let Some(offset) = at.filter(|offset| !offsets.contains(offset)) {
-                offsets.push(offset);
-                max_deleted = max_deleted.max(*id);
+        let mut ids = ids.to_vec();
+        ids.sort_unstable();
+        ids.dedup();
+        let each = |id: EntryId, seen: Option<&Seen<'_>>| {
+            if let Some(seen) = seen {
+                offsets.push(seen.offset);
+                max_deleted = max_deleted.max(id);
             }
-        }
+        };
+        self.find(&ids, each).await?;
         if offsets.is_empty() {
             return Ok((0, self.append(Vec::new())?));
         }

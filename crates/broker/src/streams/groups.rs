@@ -113,10 +113,9 @@ impl LockedStream {
     ) -> Result<Vec<(EntryId, Option<Entry>)>> {
         let pending = self.group(group).into_iter().flat_map(|group| group.pending_of(consumer, from, EntryId::MAX));
         let pending: Vec<(EntryId, u64)> = pending.take(count).map(|(id, pending)| (id, pending.deliveries)).collect();
-        let mut found = Vec::with_capacity(pending.len());
-        for (id, _) in &pending {
-            found.push((*id, self.entry(*id).await?));
-        }
+        let ids: Vec<EntryId> = pending.iter().map(|(id, _)| *id).collect();
+        let entries = self.entries(&ids).await?;
+        let found: Vec<(EntryId, Option<Entry>)> = ids.into_iter().zip(entries).collect();
         check_name(consumer)?;
         let now_ms = self.stream.streams.core.now_ms();
         let give = |group: &mut Group| {

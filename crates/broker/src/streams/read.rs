@@ -302,9 +302,36 @@ impl LockedStream {
         }
     }
 
-    /// Returns the entry with this id.
-    pub async fn entry(&self, id: EntryId) -> Result<Option<Entry>> {
-        Ok(self.range(id, id, 1).await?.pop())
+    /// Calls `each` with each of these ids, which are in order, and its entry, if it exists. Neighbouring entries are
+    /// read together.
+    pub(super) async fn find(&self, ids: &[EntryId], mut each: impl FnMut(EntryId, Option<&Seen<'_>>)) -> Result<()> {
+        let mut left = ids;
+        while let Some(first) = left.first() {
+            let mut is_end = true;
+            let visit = |seen: &Seen<'_>| {
+                while let Some((id, rest)) = left.split_first().filter(|(id, _)| **id <= seen.id) {
+                    each(*id, Some(seen).filter(|seen| seen.id == *id && !seen.is_deleted));
+                    left = rest;
+                }
+                // Entries between two marks are read together. Those up to a mark far ahead are not read at all.
+                let is_near = |next: &EntryId| self.index().mark_before(*next).offset <= seen.offset;
+                is_end = left.first().is_some_and(is_near);
+                Ok(if is_end { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+            };
+            self.scan(self.index().mark_before(*first), visit).await?;
+            if is_end {
+                left.iter().for_each(|id| each(*id, None));
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the entries with these ids, which are in order; `None` for those that do not exist.
+    pub async fn entries(&self, ids: &[EntryId]) -> Result<Vec<Option<Entry>>> {
+        let mut found = Vec::with_capacity(ids.len());
+        self.find(ids, |_, seen| found.push(seen.map(Seen::own))).await?;
+        Ok(found)
     }
 
     pub async fn extent(&self) -> Result<Extent> {

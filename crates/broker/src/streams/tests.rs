@@ -299,6 +299,43 @@ async fn an_entry_whose_stream_is_deleted_before_it_is_durable_was_added() {
     }
 }
 
+/// Ids that are neighbours, far apart, deleted, removed, or of no entry.
+#[tokio::test]
+async fn entries_that_are_read_together_are_those_that_are_read_one_by_one() {
+    let broker = in_memory();
+    let stream = made(&broker, "s");
+    for number in 1..=1500 {
+        add(&stream, NewEntryId::Is(id(2 * number, number % 3)), &number.to_string()).await.expect("added");
+    }
+    publish(&broker, "s", 1, "of another publisher").await;
+    broker.delete_records("s", 0, 20).await.expect("removed");
+    let mut locked = stream.lock().await.expect("locked");
+    let deleted: Vec<EntryId> = (100..300).rev().step_by(3).map(|number| id(2 * number, number % 3)).collect();
+    // Those without an entry are not counted, nor is one that is named twice.
+    let named = [&deleted[..], &[id(3, 0), deleted[0], id(9999, 0)]].concat();
+    assert_eq!(locked.delete(&named).await.expect("deleted").0, deleted.len() as u64);
+    let some_numbers = [30, 31, 32, 900, 1490, 1491];
+    let with_entry = |number: u64| id(2 * number, number % 3);
+    let all: Vec<EntryId> = (0..=3010).map(|ms| id(ms, ms / 2 % 3)).collect();
+    for ids in [
+        all.clone(),
+        all.iter().copied().step_by(7).collect(),
+        all.iter().copied().step_by(997).collect(),
+        some_numbers.map(with_entry).to_vec(),
+        vec![id(1, 0), id(3, 9), id(2999, 1), EntryId::MAX],
+        vec![id(5000, 0)],
+        Vec::new(),
+    ] {
+        let mut expected = Vec::new();
+        for id in &ids {
+            expected.push(locked.range(*id, *id, 1).await.expect("read").pop());
+        }
+        assert_eq!(locked.entries(&ids).await.expect("read"), expected);
+    }
+    let found = locked.entries(&all).await.expect("read").into_iter().flatten().count();
+    assert_eq!(found, 1500 - 20 - deleted.len());
+}
+
 /// Deletions are not recorded forever: they are forgotten when the records themselves are removed.
 #[tokio::test]
 async fn deleted_entries_are_forgotten_once_retention_removed_them() {

@@ -1,5 +1,7 @@
 //! Claiming of entries from consumers that do not acknowledge them.
 
+use std::collections::{BTreeSet, HashMap};
+
 use engine::streams::{Entry, EntryId, Group};
 
 use super::entries::{write, write_all};
@@ -10,6 +12,8 @@ use crate::redis::errors::{Done, Fail, SYNTAX};
 
 /// Number of pending entries that are visited for each requested entry.
 const LOOKS_PER_ENTRY: usize = 10;
+/// Number of pending entries that are read together.
+const ENTRIES_AT_ONCE: usize = 256;
 /// Number of entries that are claimed at a time by default.
 const CLAIMED: usize = 100;
 
@@ -79,10 +83,10 @@ pub(super) async fn claim(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     };
     let now = context.broker.now_ms();
     let claim = Claim::parse(args, now)?;
-    let mut found = Vec::with_capacity(claim.ids.len());
-    for id in &claim.ids {
-        found.push((*id, locked.entry(*id).await.map_err(failed)?));
-    }
+    let wanted: BTreeSet<EntryId> = claim.ids.iter().copied().collect();
+    let wanted: Vec<EntryId> = wanted.into_iter().collect();
+    let entries = locked.entries(&wanted).await.map_err(failed)?;
+    let found: HashMap<EntryId, Option<Entry>> = wanted.into_iter().zip(entries).collect();
     // A time in the future is replaced by the present.
     let delivered_ms = claim.delivered_ms.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms <= now).unwrap_or(now);
     let take = |group: &mut Group| {
@@ -90,8 +94,8 @@ pub(super) async fn claim(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
             group.come_by(last, group.read());
         }
         let mut claimed = Vec::new();
-        for (id, entry) in found {
-            let Some(entry) = entry else {
+        for id in claim.ids.iter().copied() {
+            let Some(entry) = found.get(&id).cloned().flatten() else {
                 group.ack(id);
                 continue;
             };
@@ -160,17 +164,21 @@ pub(super) async fn claim_idle(context: &mut Context<'_>, args: &[&[u8]]) -> Don
     let mut claimed = Vec::new();
     let mut gone = Vec::new();
     let mut next = None;
-    for (number, (id, delivered_ms)) in pending.into_iter().enumerate() {
-        if number == looks || claimed.len() + gone.len() == count {
-            next = Some(id);
-            break;
-        }
-        let Some(entry) = locked.entry(id).await.map_err(failed)? else {
-            gone.push(id);
-            continue;
-        };
-        if now.saturating_sub(delivered_ms) >= min_idle_ms {
-            claimed.push(entry);
+    let mut looked = 0;
+    'pending: for pending in pending.chunks(ENTRIES_AT_ONCE) {
+        let ids: Vec<EntryId> = pending.iter().map(|(id, _)| *id).collect();
+        let entries = locked.entries(&ids).await.map_err(failed)?;
+        for ((id, delivered_ms), entry) in pending.iter().zip(entries) {
+            if looked == looks || claimed.len() + gone.len() == count {
+                next = Some(*id);
+                break 'pending;
+            }
+            looked += 1;
+            match entry {
+                None => gone.push(*id),
+                Some(entry) if now.saturating_sub(*delivered_ms) >= min_idle_ms => claimed.push(entry),
+                Some(_) => {}
+            }
         }
     }
     let take = |group: &mut Group| {
