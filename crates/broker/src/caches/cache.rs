@@ -15,6 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::changes::Changes;
+use super::grown::Grown;
 use super::log::{CacheLog, Kept};
 use super::notes::{Cause, Note, Notes};
 use super::waiters::Waiters;
@@ -92,7 +93,7 @@ pub struct Locked<'c> {
     pub(super) time: StepTime,
     pub(super) is_changed: bool,
     /// Keys that clients wait for and that may have more now.
-    pub(super) grown: Vec<Box<[u8]>>,
+    pub(super) grown: Grown,
     /// `true` if all entries were removed, before the other changes of the step since the last exchange.
     pub(super) is_flushed: bool,
     /// Exchanges with other caches that are not logged yet. They precede the other changes of the step. Of the two
@@ -289,7 +290,7 @@ impl<'c> Locked<'c> {
             stripes,
             time: StepTime::new(cache.clock),
             is_changed: false,
-            grown: Vec::new(),
+            grown: Grown::new(),
             is_flushed: false,
             earlier: Vec::new(),
             is_swapped: false,

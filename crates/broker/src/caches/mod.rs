@@ -5,6 +5,7 @@
 //! cache are appended to a log (`log.rs`), which is dumped again when it is long (`dump.rs`) and read on startup
 //! (`restore.rs`). Read the modules from the top: each uses only those above it.
 
+mod grown;
 mod notes;
 mod waiters;
 mod log;

@@ -138,7 +138,7 @@ impl<'c> Locked<'c> {
     /// Returns the work that is left after the changes have been logged.
     fn finished(&mut self) -> Finished {
         self.tell_notes();
-        let mut grown = std::mem::take(&mut self.grown);
+        let mut grown = self.grown.take();
         if self.announced.is_some() {
             self.withdraw();
             // Clients could not be served with what this step held.
@@ -451,8 +451,8 @@ impl<'c> Locked<'c> {
     }
 
     fn note_grown(&mut self, key: &[u8]) {
-        if self.cache.waiters.awaits(key) && !self.grown.iter().any(|grown| **grown == *key) {
-            self.grown.push(key.into());
+        if self.cache.waiters.awaits(key) {
+            self.grown.add(key);
         }
     }
 

@@ -72,7 +72,7 @@ impl Locked<'_> {
         if cache.waiters.is_waited_for() {
             for key in cache.waiters.keys() {
                 if self.look(&key).is_some() {
-                    self.grown.push(key);
+                    self.grown.add(&*key);
                 }
             }
         }
