@@ -2,6 +2,7 @@
 
 use engine::ErrorKind;
 use engine::cache::operations::OperationId;
+use engine::cache::structures::Kind;
 use engine::cache::{Condition, Eviction, Expires, ScanCursor, Ttl, WatchFrom};
 use tokio::runtime::Handle;
 
@@ -114,7 +115,7 @@ async fn a_waiter_whose_other_key_is_held_is_served_by_the_end_of_the_long_step(
         let free = other_stripe(&cache, b"held");
         let attempt: Attempt = Box::new(|locked, key| locked.peek(key).map(|_| b"served".to_vec()));
         let keys = [&free[..], b"held"];
-        let waiting = cache.lock(keys).wait(&keys, attempt).expect("room");
+        let waiting = cache.lock(keys).wait(Some(Kind::Bytes), &keys, &[], attempt).expect("room");
         let mut long = cache.lock([&b"held"[..]]);
         long.announce();
         let (of, key) = (cache.clone(), free.clone());

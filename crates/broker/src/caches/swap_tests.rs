@@ -8,6 +8,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use engine::cache::operations::OperationId;
+use engine::cache::structures::Kind;
 use engine::cache::{Condition, Eviction, Expires, ScanCursor, Stored, Stripe, Ttl, WatchFrom, Watched};
 use storage::{RealDisk, Store, StoreSettings};
 use tempfile::TempDir;
@@ -269,7 +270,8 @@ async fn clients_blocked_on_a_key_are_served_with_what_is_there_now() {
     let broker = in_memory();
     let [a, b] = ["a", "b"].map(|name| broker.caches.open(name).expect("made"));
     let attempt = || -> Attempt { Box::new(|locked, key| locked.delete(key).then(|| b"served".to_vec())) };
-    let wait = |cache: &Cache, key: &[u8]| cache.lock([key]).wait(&[key], attempt()).expect("room");
+    let wait =
+        |cache: &Cache, key: &[u8]| cache.lock([key]).wait(Some(Kind::Bytes), &[key], &[], attempt()).expect("room");
     let [in_a, in_b, other] = [wait(&a, b"k"), wait(&b, b"k"), wait(&a, b"none")];
     put(&b, "k", "1");
     swap(&a, &b).expect("equal settings").wait().await.expect("in memory");

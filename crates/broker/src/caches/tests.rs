@@ -390,7 +390,7 @@ async fn caches_are_made_described_and_deleted() {
 async fn a_wait_for_a_key_ends_with_its_cache() {
     let broker = broker();
     let cache = broker.caches.create("c", CacheSettings::default()).expect("made");
-    let wait = || cache.lock([&b"k"[..]]).wait(&[b"k"], Box::new(|_, _| None)).expect("room");
+    let wait = || cache.lock([&b"k"[..]]).wait(None, &[b"k"], &[], Box::new(|_, _| None)).expect("room");
     let before = wait();
     assert!(!before.is_over() && cache.waiting() == 1);
     drop(broker.caches.delete("c").expect("deleted"));
@@ -408,7 +408,7 @@ async fn waiters_of_a_cache_wait_for_a_limited_number_of_keys() {
     let cache = broker.caches.create("c", CacheSettings::default()).expect("made");
     let keys: Vec<Vec<u8>> = (0..1 << 12).map(|number: u32| number.to_be_bytes().to_vec()).collect();
     let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-    let wait = || cache.lock(keys.iter().copied()).wait(&keys, Box::new(|_, _| None));
+    let wait = || cache.lock(keys.iter().copied()).wait(None, &keys, &[], Box::new(|_, _| None));
     let mut waiting: Vec<_> = (0..1 << 8).map(|_| wait().expect("room")).collect();
     let refused = wait().err().expect("2^20 keys are waited for");
     assert!(refused.is_throttled() && refused.message.contains("1048576"), "{refused}");

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::Result;
+use engine::cache::structures::Kind;
 
 use super::Waiting;
 use super::cache::{Attempt, Cache, Locked};
 use crate::commit::Commit;
 
 impl Locked<'_> {
-    /// Starts to wait for these keys, whose stripes are locked: no later change of them is missed. Fails with `busy` if
-    /// the waiters of the cache wait for too many keys.
-    pub fn wait(&self, keys: &[&[u8]], attempt: Attempt) -> Result<Arc<Waiting>> {
-        let waiting = Waiting::new(keys, attempt);
+    /// Starts to wait for a value of this kind at one of these keys, whose stripes are locked: no later change of them
+    /// is missed. Without a kind, only the end of the cache ends the wait. The attempt may access the other keys, too:
+    /// it is not retried for them. Fails with `busy` if the waiters of the cache wait for too many keys.
+    pub fn wait(&self, kind: Option<Kind>, keys: &[&[u8]], others: &[&[u8]], attempt: Attempt) -> Result<Arc<Waiting>> {
+        let waiting = Waiting::new(kind, keys, others, attempt);
         self.cache().waiters.add(&waiting)?;
         if self.cache().is_deleted() {
             waiting.give_up();
@@ -46,15 +48,24 @@ impl Cache {
         }
     }
 
-    /// Retries the waiters for a key, in their order. Adds the keys that grow as a result. Returns the first waiter
-    /// that could not be retried because of a long step.
+    /// Retries the waiters for the kind of value that a key has now, in their order. Adds the keys that grow as a
+    /// result. Returns the first waiter that could not be retried because of a long step.
     fn serve_one(&self, key: &[u8], grown: &mut VecDeque<Box<[u8]>>) -> Option<Arc<Waiting>> {
-        for waiting in self.waiters.of(key) {
-            // A thread that serves connections must not wait for a long step. No later waiter overtakes this one.
+        // A thread that serves connections must not wait for a long step.
+        let Some(mut of_key) = self.lock_if_free(Some([key])) else {
+            return self.waiters.any_of(key);
+        };
+        let kind = of_key.kind(key);
+        drop(of_key);
+        for waiting in self.waiters.of(key, kind?) {
+            // No later waiter overtakes this one.
             let Some(mut locked) = self.lock_if_free(Some(waiting.keys())) else {
                 return Some(waiting);
             };
-            locked.peek(key)?;
+            // An earlier waiter, or another client, may have taken the value. One that replaces it serves its waiters.
+            if locked.kind(key) != kind {
+                return None;
+            }
             let is_answered = waiting.try_again(|attempt| {
                 let answer = attempt.and_then(|attempt| attempt(&mut locked, key));
                 let finished = locked.finish();

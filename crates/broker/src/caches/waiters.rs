@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use engine::cache::structures::Kind;
 use engine::{Error, Result};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -14,8 +15,11 @@ use crate::commit::Commit;
 const WAITED_KEYS_MAX: usize = 1 << 20;
 
 /// Waiters of each key, in their order.
+type ByKey<A> = HashMap<Box<[u8]>, VecDeque<Arc<Waiting<A>>>>;
+
 struct Queues<A> {
-    by_key: HashMap<Box<[u8]>, VecDeque<Arc<Waiting<A>>>>,
+    /// Waiters by the kind of value that they wait for: a value of another kind does not visit them.
+    by_kind: HashMap<Option<Kind>, ByKey<A>>,
     /// Number of places in all queues: at most [`WAITED_KEYS_MAX`].
     places: usize,
 }
@@ -31,6 +35,10 @@ pub(super) struct Waiters<A> {
 pub struct Waiting<A> {
     /// Keys that the client waits for and that its attempt may access, without duplicates.
     keys: Vec<Box<[u8]>>,
+    /// Further keys that its attempt may access.
+    others: Vec<Box<[u8]>>,
+    /// Kind of the values that the client waits for; `None` if it only waits for the end of the cache.
+    kind: Option<Kind>,
     /// State of the wait. This lock is taken after the locks of stripes.
     state: Mutex<State<A>>,
     is_answered: Notify,
@@ -45,7 +53,7 @@ enum State<A> {
 
 impl<A> Default for Waiters<A> {
     fn default() -> Self {
-        let queues = Queues { by_key: HashMap::new(), places: 0 };
+        let queues = Queues { by_kind: HashMap::new(), places: 0 };
         Self { queues: Mutex::new(queues), count: AtomicUsize::new(0) }
     }
 }
@@ -55,22 +63,35 @@ impl<A> Waiters<A> {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    pub(super) fn awaits(&self, key: &[u8]) -> bool {
-        self.is_waited_for() && self.queues.lock().by_key.contains_key(key)
+    /// Returns `true` if a client waits for a value of this kind at this key.
+    pub(super) fn awaits(&self, key: &[u8], kind: Kind) -> bool {
+        self.is_waited_for()
+            && self.queues.lock().by_kind.get(&Some(kind)).is_some_and(|by_key| by_key.contains_key(key))
     }
 
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Returns the waiters for a key, in their order.
-    pub(super) fn of(&self, key: &[u8]) -> Vec<Arc<Waiting<A>>> {
-        self.queues.lock().by_key.get(key).map(|queue| queue.iter().cloned().collect()).unwrap_or_default()
+    /// Returns the waiters for a value of this kind at a key, in their order.
+    pub(super) fn of(&self, key: &[u8], kind: Kind) -> Vec<Arc<Waiting<A>>> {
+        let queues = self.queues.lock();
+        let queue = queues.by_kind.get(&Some(kind)).and_then(|by_key| by_key.get(key));
+        queue.map(|queue| queue.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// Returns all keys that are waited for.
+    /// Returns a waiter for a value of any kind at a key.
+    pub(super) fn any_of(&self, key: &[u8]) -> Option<Arc<Waiting<A>>> {
+        let queues = self.queues.lock();
+        let mut of_key = queues.by_kind.iter().filter(|(kind, _)| kind.is_some()).filter_map(|(_, keys)| keys.get(key));
+        of_key.find_map(VecDeque::front).cloned()
+    }
+
+    /// Returns all keys at which a value is waited for. A key at which clients wait for several kinds is repeated.
     pub(super) fn keys(&self) -> Vec<Box<[u8]>> {
-        self.queues.lock().by_key.keys().cloned().collect()
+        let queues = self.queues.lock();
+        let waited = queues.by_kind.iter().filter(|(kind, _)| kind.is_some());
+        waited.flat_map(|(_, by_key)| by_key.keys().cloned()).collect()
     }
 
     pub(super) fn add(&self, waiting: &Arc<Waiting<A>>) -> Result<()> {
@@ -86,15 +107,19 @@ impl<A> Waiters<A> {
         }
         queues.places = places;
         self.count.fetch_add(1, Ordering::Relaxed);
+        let by_key = queues.by_kind.entry(waiting.kind).or_default();
         for key in &waiting.keys {
-            queues.by_key.entry(key.clone()).or_default().push_back(waiting.clone());
+            by_key.entry(key.clone()).or_default().push_back(waiting.clone());
         }
         Ok(())
     }
 
     /// Ends all waits, since no key of a deleted cache gets a value any more.
     pub(super) fn end(&self) {
-        let all: Vec<Arc<Waiting<A>>> = self.queues.lock().by_key.values().flatten().cloned().collect();
+        let all: Vec<Arc<Waiting<A>>> = {
+            let queues = self.queues.lock();
+            queues.by_kind.values().flat_map(HashMap::values).flatten().cloned().collect()
+        };
         for waiting in all {
             waiting.give_up();
         }
@@ -102,9 +127,12 @@ impl<A> Waiters<A> {
 
     pub(super) fn remove(&self, waiting: &Arc<Waiting<A>>) {
         let mut queues = self.queues.lock();
+        let Some(by_key) = queues.by_kind.get_mut(&waiting.kind) else {
+            return;
+        };
         let mut removed = 0;
         for key in &waiting.keys {
-            let Some(queue) = queues.by_key.get_mut(key) else {
+            let Some(queue) = by_key.get_mut(key) else {
                 continue;
             };
             // The waiter that is served was usually the first.
@@ -113,7 +141,7 @@ impl<A> Waiters<A> {
                 removed += 1;
             }
             if queue.is_empty() {
-                queues.by_key.remove(key);
+                by_key.remove(key);
             }
         }
         queues.places -= removed;
@@ -122,12 +150,13 @@ impl<A> Waiters<A> {
 }
 
 impl<A> Waiting<A> {
-    /// Creates a wait for these keys.
-    pub(super) fn new(keys: &[&[u8]], attempt: A) -> Arc<Self> {
+    /// Creates a wait for a value of this kind at one of these keys. The attempt may access the others, too.
+    pub(super) fn new(kind: Option<Kind>, keys: &[&[u8]], others: &[&[u8]], attempt: A) -> Arc<Self> {
         let mut keys: Vec<Box<[u8]>> = keys.iter().map(|key| (*key).into()).collect();
         keys.sort_unstable();
         keys.dedup();
-        Arc::new(Self { keys, state: Mutex::new(State::Waiting(attempt)), is_answered: Notify::new() })
+        let others = others.iter().map(|key| (*key).into()).collect();
+        Arc::new(Self { keys, others, kind, state: Mutex::new(State::Waiting(attempt)), is_answered: Notify::new() })
     }
 
     /// Returns when there is an answer, or the wait has ended.
@@ -169,8 +198,9 @@ impl<A> Waiting<A> {
         }
     }
 
+    /// Returns the keys that an attempt may access.
     pub(super) fn keys(&self) -> impl Iterator<Item = &[u8]> {
-        self.keys.iter().map(|key| &**key)
+        self.keys.iter().chain(&self.others).map(|key| &**key)
     }
 
     /// Tries again, unless the wait has ended: `run` gets what is to be tried, and returns the answer with the commit

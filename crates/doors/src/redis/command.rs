@@ -326,8 +326,7 @@ pub(super) struct Step<'s, 'c> {
     /// The other database of a command that moves or copies keys.
     pub(super) other: Option<&'s mut LockedCache<'c>>,
     pub(super) out: &'s mut Writer,
-    /// Key that may have data now for a command that blocked before. Other keys are not checked. If the key has another
-    /// kind of value, the command continues to block.
+    /// Key that has data now for a command that blocked before. Other keys are not checked.
     pub(super) again: Option<&'s [u8]>,
     /// Set by a command that has no data yet and wants to block.
     pub(super) block: Option<Block>,
@@ -343,6 +342,10 @@ pub(super) struct Block {
     /// Timeout in ms; `None` blocks forever.
     pub(super) timeout_ms: Option<u64>,
     pub(super) is_null_array: bool,
+    /// Kind of the values that the command waits for.
+    pub(super) kind: Kind,
+    /// Number of keys, from the first one, that the command waits for. It only accesses the others.
+    pub(super) sources: usize,
 }
 
 impl<'c> Step<'_, 'c> {
@@ -380,8 +383,8 @@ impl Step<'_, '_> {
     }
 
     /// Returns `true` if a command that blocked before passes over this key.
-    pub(super) fn skips(&mut self, key: &[u8], kind: Kind) -> bool {
-        self.again.is_some_and(|again| again != key || check_kind(self.db, key, kind) == Err(WRONG_TYPE))
+    pub(super) fn skips(&self, key: &[u8]) -> bool {
+        self.again.is_some_and(|again| again != key)
     }
 }
 

@@ -515,7 +515,7 @@ impl Door {
             }
             if let Some(block) = block {
                 let recheck = Arc::new(self.recheck(session, command, args));
-                let waiting = begin_to_wait(&locked, recheck.clone(), run, args, is_resp3)?;
+                let waiting = begin_to_wait(&locked, recheck.clone(), (run, block), args, is_resp3)?;
                 return Ok(Ran::Waits(waiting, recheck, block));
             }
             if let Some(sliced) = sliced {

@@ -10,14 +10,14 @@ use super::access::Recheck;
 use super::clients::Client;
 use super::connection::Session;
 use super::writer::Writer;
-use crate::redis::command::{Data, Named, Step};
+use crate::redis::command::{Block, Data, Named, Step};
 
-/// Registers a blocking command. It is retried each time that one of its keys may have more data, and refused if it is
-/// no longer permitted then.
+/// Registers a blocking command. It is retried each time that a key for which it waits has more data of its kind, and
+/// refused if it is no longer permitted then.
 pub(super) fn begin_to_wait(
     locked: &LockedCache<'_>,
     recheck: Arc<Recheck>,
-    run: Data,
+    (run, block): (Data, Block),
     args: &[&[u8]],
     is_resp3: bool,
 ) -> Result<Arc<Waiting>> {
@@ -40,7 +40,8 @@ pub(super) fn begin_to_wait(
         }
         (!is_blocked).then_some(writer.bytes)
     };
-    locked.wait(&keys, Box::new(attempt))
+    let (sources, others) = keys.split_at(block.sources.min(keys.len()));
+    locked.wait(Some(block.kind), sources, others, Box::new(attempt))
 }
 
 impl Session {

@@ -303,7 +303,7 @@ impl<'c> Locked<'c> {
         }
         self.is_changed |= is_changed;
         if is_changed && matches!(T::KIND, Kind::List | Kind::Sorted) {
-            self.note_grown(key);
+            self.note_grown(key, T::KIND);
         }
         if self.notes.is_some() && changed.is_ok() {
             self.note_change(key, is_new, is_changed);
@@ -317,7 +317,8 @@ impl<'c> Locked<'c> {
         let cache = self.cache;
         let (stripe, place, time) = self.stripe(key);
         let put = stripe.put_owned(place, value, expires_ms, || time.now_ms());
-        match stripe.peek(place, || time.now_ms()) {
+        let kind = stripe.peek(place, || time.now_ms()).map(|found| found.value.kind());
+        match kind {
             Some(_) => cache.changes.note(stripe, place),
             None => {
                 let version = stripe.version();
@@ -325,7 +326,9 @@ impl<'c> Locked<'c> {
             }
         }
         self.is_changed |= put.is_ok();
-        self.note_grown(key);
+        if let Some(kind) = kind {
+            self.note_grown(key, kind);
+        }
         if self.notes.is_some() {
             match (self.look(key).is_some(), &put) {
                 (true, Ok(())) => self.note(key, What::Put { is_new, expires: expires_ms.is_some() }),
@@ -450,8 +453,9 @@ impl<'c> Locked<'c> {
         self.named(changed)
     }
 
-    fn note_grown(&mut self, key: &[u8]) {
-        if self.cache.waiters.awaits(key) {
+    /// Notes that a key has more of this kind, if a client waits for that.
+    fn note_grown(&mut self, key: &[u8], kind: Kind) {
+        if self.cache.waiters.awaits(key, kind) {
             self.grown.add(key);
         }
     }

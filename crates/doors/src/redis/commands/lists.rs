@@ -332,8 +332,8 @@ fn lmove(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 
 fn move_or_wait(step: &mut Step<'_, '_>, args: &[&[u8]], ends: [End; 2], timeout: &[u8]) -> Done {
     let timeout_ms = timeout_ms(timeout)?;
-    if step.skips(args[1], Kind::List) || !move_one(step, [args[1], args[2]], ends)? {
-        step.block = Some(Block { timeout_ms, is_null_array: false });
+    if step.skips(args[1]) || !move_one(step, [args[1], args[2]], ends)? {
+        step.block = Some(Block { timeout_ms, is_null_array: false, kind: Kind::List, sources: 1 });
     }
     Ok(())
 }
@@ -348,8 +348,9 @@ fn blmove(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 
 fn pop_or_wait(step: &mut Step<'_, '_>, args: &[&[u8]], end: End) -> Done {
     let timeout_ms = timeout_ms(args[args.len() - 1])?;
-    for key in &args[1..args.len() - 1] {
-        if step.skips(key, Kind::List) {
+    let keys = &args[1..args.len() - 1];
+    for key in keys {
+        if step.skips(key) {
             continue;
         }
         if let Some(item) = pop_one(step, key, end)? {
@@ -359,7 +360,7 @@ fn pop_or_wait(step: &mut Step<'_, '_>, args: &[&[u8]], end: End) -> Done {
             return Ok(());
         }
     }
-    step.block = Some(Block { timeout_ms, is_null_array: true });
+    step.block = Some(Block { timeout_ms, is_null_array: true, kind: Kind::List, sources: keys.len() });
     Ok(())
 }
 
@@ -380,7 +381,7 @@ fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], timeout: Option<&[u8]>) ->
     let count = count_of(options)?;
     let timeout_ms = timeout.map(timeout_ms).transpose()?;
     for key in keys {
-        if step.skips(key, Kind::List) {
+        if step.skips(key) {
             continue;
         }
         let items = pop_some(step, key, from, count)?;
@@ -393,7 +394,9 @@ fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], timeout: Option<&[u8]>) ->
         }
     }
     match timeout_ms {
-        Some(timeout_ms) => step.block = Some(Block { timeout_ms, is_null_array: true }),
+        Some(timeout_ms) => {
+            step.block = Some(Block { timeout_ms, is_null_array: true, kind: Kind::List, sources: keys.len() });
+        }
         None => step.out.null_array(),
     }
     Ok(())

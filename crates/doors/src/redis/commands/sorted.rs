@@ -333,8 +333,9 @@ pub(super) fn write_pair(out: &mut Writer, member: &[u8], score: Score) {
 
 fn pop_or_wait(step: &mut Step<'_, '_>, args: &[&[u8]], is_max: bool) -> Done {
     let timeout_ms = timeout_ms(args[args.len() - 1])?;
-    for key in &args[1..args.len() - 1] {
-        if step.skips(key, Kind::Sorted) {
+    let keys = &args[1..args.len() - 1];
+    for key in keys {
+        if step.skips(key) {
             continue;
         }
         if let [(member, score)] = &pop_some(step, key, is_max, 1)?[..] {
@@ -345,7 +346,7 @@ fn pop_or_wait(step: &mut Step<'_, '_>, args: &[&[u8]], is_max: bool) -> Done {
             return Ok(());
         }
     }
-    step.block = Some(Block { timeout_ms, is_null_array: true });
+    step.block = Some(Block { timeout_ms, is_null_array: true, kind: Kind::Sorted, sources: keys.len() });
     Ok(())
 }
 
@@ -369,7 +370,7 @@ fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], timeout: Option<&[u8]>) ->
     let count = count_of(options)?;
     let timeout_ms = timeout.map(timeout_ms).transpose()?;
     for key in keys {
-        if step.skips(key, Kind::Sorted) {
+        if step.skips(key) {
             continue;
         }
         let members = pop_some(step, key, is_max, count)?;
@@ -386,7 +387,9 @@ fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], timeout: Option<&[u8]>) ->
         }
     }
     match timeout_ms {
-        Some(timeout_ms) => step.block = Some(Block { timeout_ms, is_null_array: true }),
+        Some(timeout_ms) => {
+            step.block = Some(Block { timeout_ms, is_null_array: true, kind: Kind::Sorted, sources: keys.len() });
+        }
         None => step.out.null_array(),
     }
     Ok(())

@@ -26,7 +26,7 @@ const INDEX_BYTES: u64 = 20;
 const STRUCTURE_BYTES: u64 = 96;
 
 /// Kind of a value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
     #[default]
     Bytes,

@@ -127,7 +127,7 @@ pub(super) fn begin(
         let keys: Vec<&[u8]> = ask.keys.iter().map(|key| &**key).collect();
         let locked = lock_or_busy(&cache, &Named::These(keys.iter().copied().collect()))?;
         // A change of the cache does not answer the wait.
-        Ok(locked.wait(&keys, Box::new(|_, _| None))?)
+        Ok(locked.wait(None, &keys, &[], Box::new(|_, _| None))?)
     });
     let wait = match wait.transpose() {
         Ok(waiting) => waiting.map(|waiting| {

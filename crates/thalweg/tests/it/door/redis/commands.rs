@@ -373,6 +373,44 @@ async fn blocked_clients_get_items_in_turn_and_disconnected_ones_take_none() {
     assert!(server.ended().await.success());
 }
 
+/// As in Redis (`handleClientsBlockedOnKey` of `src/blocked.c`), a blocked client gets a value of the type that it
+/// waits for, from the key that has it first, and the destination of a move does not wake it.
+#[tokio::test]
+async fn each_blocking_command_gets_a_value_of_its_type_from_the_first_key_that_has_one() {
+    let server = server(&[]);
+    let mut other = Redis::open(&server);
+    let mut waiting = Redis::open(&server);
+    let lists = [
+        ("BLPOP a b 0", "(b 1)"),
+        ("BRPOP a b 0", "(b 2)"),
+        ("BLMPOP 0 2 a b LEFT COUNT 9", "(b (1 2))"),
+        ("BLMOVE b to LEFT RIGHT 0", "1"),
+        ("BRPOPLPUSH b to 0", "2"),
+    ];
+    let sets = [
+        ("BZPOPMIN a b 0", "(b x 1)"),
+        ("BZPOPMAX a b 0", "(b y 2)"),
+        ("BZMPOP 0 2 a b MIN COUNT 9", "(b ((x 1) (y 2)))"),
+    ];
+    let [push, add] = ["RPUSH b 1 2", "ZADD b 1 x 2 y"];
+    let all = lists.map(|case| (case, [add, push])).into_iter().chain(sets.map(|case| (case, [push, add])));
+    for ((command, answer), [wrong, right]) in all {
+        assert_eq!(other.call("FLUSHALL"), "+OK");
+        waiting.ask(command);
+        until_blocked(&server, 1).await;
+        // The second of the keys, a value of another type, and the key to which items are moved.
+        assert_eq!(
+            (other.call(wrong), other.call("DEL b"), other.call("RPUSH to x")),
+            (":2".into(), ":1".into(), ":1".into())
+        );
+        until_blocked(&server, 1).await;
+        other.call("MULTI");
+        [wrong, "DEL b", right, "RPUSH c x", "RENAME c a"].iter().for_each(|words| drop(other.call(words)));
+        other.call("EXEC");
+        assert_eq!(waiting.answer(), answer, "{command}");
+    }
+}
+
 #[tokio::test]
 async fn a_thousand_connections_wait_and_each_gets_its_item() {
     const COUNT: usize = 1000;
