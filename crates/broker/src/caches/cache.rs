@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use engine::cache::operations::{OperationAnswer, OperationId, Operations};
 use engine::cache::record::{CacheDefinition, CacheNumber};
 use engine::cache::{
@@ -30,7 +31,7 @@ const BLOCK_BYTES_MAX: u64 = 64 << 10;
 const BLOCK_BYTES_MIN: u64 = 256;
 
 /// Takes the value of a key for a waiting client and returns its answer; `None` if there is nothing to take yet.
-pub type Attempt = Box<dyn FnMut(&mut Locked<'_>, &[u8]) -> Option<Vec<u8>> + Send>;
+pub type Attempt = Box<dyn FnMut(&mut Locked<'_>, &[u8]) -> Option<Bytes> + Send>;
 
 /// A named view in memory that many threads share.
 pub struct Cache {

@@ -1,5 +1,6 @@
 //! Tests of what other callers do while a long step holds stripes: none of them waits for it on its thread.
 
+use bytes::Bytes;
 use engine::ErrorKind;
 use engine::cache::operations::OperationId;
 use engine::cache::structures::Kind;
@@ -113,7 +114,7 @@ async fn a_waiter_whose_other_key_is_held_is_served_by_the_end_of_the_long_step(
         let broker = broker();
         let cache = broker.caches.open("c").expect("new");
         let free = other_stripe(&cache, b"held");
-        let attempt: Attempt = Box::new(|locked, key| locked.peek(key).map(|_| b"served".to_vec()));
+        let attempt: Attempt = Box::new(|locked, key| locked.peek(key).map(|_| Bytes::from_static(b"served")));
         let keys = [&free[..], b"held"];
         let waiting = cache.lock(keys).wait(Some(Kind::Bytes), &keys, &[], attempt).expect("room");
         let mut long = cache.lock([&b"held"[..]]);

@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Instant;
 
+use bytes::Bytes;
 use engine::cache::operations::OperationId;
 use engine::cache::structures::Kind;
 use engine::cache::{Condition, Eviction, Expires, ScanCursor, Stored, Stripe, Ttl, WatchFrom, Watched};
@@ -269,7 +270,7 @@ async fn watchers_begin_again_with_the_entries_that_the_cache_has_now() {
 async fn clients_blocked_on_a_key_are_served_with_what_is_there_now() {
     let broker = in_memory();
     let [a, b] = ["a", "b"].map(|name| broker.caches.open(name).expect("made"));
-    let attempt = || -> Attempt { Box::new(|locked, key| locked.delete(key).then(|| b"served".to_vec())) };
+    let attempt = || -> Attempt { Box::new(|locked, key| locked.delete(key).then(|| Bytes::from_static(b"served"))) };
     let wait =
         |cache: &Cache, key: &[u8]| cache.lock([key]).wait(Some(Kind::Bytes), &[key], &[], attempt()).expect("room");
     let [in_a, in_b, other] = [wait(&a, b"k"), wait(&b, b"k"), wait(&a, b"none")];

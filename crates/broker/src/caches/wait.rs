@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use engine::Result;
 use engine::cache::structures::Kind;
 
@@ -86,7 +87,7 @@ impl Cache {
     }
 
     /// Ends a wait. Returns the answer, if there already is one, and the commit before which it must not be sent.
-    pub fn stop_waiting(&self, waiting: &Arc<Waiting>) -> Option<(Vec<u8>, Commit)> {
+    pub fn stop_waiting(&self, waiting: &Arc<Waiting>) -> Option<(Bytes, Commit)> {
         let answer = waiting.stop();
         self.waiters.remove(waiting);
         answer

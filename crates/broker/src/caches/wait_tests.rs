@@ -36,7 +36,7 @@ impl Blocked {
                 let popped = list.pop(End::Front);
                 (popped.is_some(), popped)
             });
-            popped.ok().flatten().map(|item| item.to_vec())
+            popped.ok().flatten().map(Into::into)
         });
         self.cache.lock(keys.iter().chain(others).copied()).wait(Some(Kind::List), keys, others, attempt).expect("room")
     }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use engine::cache::structures::Kind;
 use engine::{Error, Result};
 use parking_lot::Mutex;
@@ -47,7 +48,7 @@ pub struct Waiting<A> {
 enum State<A> {
     Waiting(A),
     /// The answer, with the commit of the changes that it contains.
-    Answered(Vec<u8>, Commit),
+    Answered(Bytes, Commit),
     Over,
 }
 
@@ -169,11 +170,11 @@ impl<A> Waiting<A> {
     }
 
     /// Sets the answer, unless there is one. Returns `true` if it was set.
-    pub fn answer(&self, answer: Vec<u8>) -> bool {
+    pub fn answer(&self, answer: impl Into<Bytes>) -> bool {
         let mut state = self.state.lock();
         let is_waiting = matches!(*state, State::Waiting(_));
         if is_waiting {
-            *state = State::Answered(answer, Commit::done());
+            *state = State::Answered(answer.into(), Commit::done());
             self.is_answered.notify_one();
         }
         is_waiting
@@ -191,7 +192,7 @@ impl<A> Waiting<A> {
     }
 
     /// Ends the wait. Returns the answer, if there already is one, and the commit before which it must not be sent.
-    pub(super) fn stop(&self) -> Option<(Vec<u8>, Commit)> {
+    pub(super) fn stop(&self) -> Option<(Bytes, Commit)> {
         match std::mem::replace(&mut *self.state.lock(), State::Over) {
             State::Answered(answer, commit) => Some((answer, commit)),
             State::Waiting(_) | State::Over => None,
@@ -205,7 +206,7 @@ impl<A> Waiting<A> {
 
     /// Tries again, unless the wait has ended: `run` gets what is to be tried, and returns the answer with the commit
     /// before which it must not be sent. Returns `true` if there is an answer now.
-    pub(super) fn try_again(&self, run: impl FnOnce(Option<&mut A>) -> (Option<Vec<u8>>, Commit)) -> bool {
+    pub(super) fn try_again(&self, run: impl FnOnce(Option<&mut A>) -> (Option<Bytes>, Commit)) -> bool {
         let mut state = self.state.lock();
         let tried = if let State::Waiting(tried) = &mut *state { Some(tried) } else { None };
         let (answer, commit) = run(tried);

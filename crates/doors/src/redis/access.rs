@@ -9,6 +9,7 @@ use std::future::{pending, ready};
 use std::sync::Arc;
 
 use broker::{Acting, Broker, Cause, Identity, Permit};
+use bytes::Bytes;
 use engine::TopicName;
 use engine::security::{Operation, Resource, ResourceKind};
 use smallvec::SmallVec;
@@ -23,6 +24,7 @@ use super::events;
 use super::names::{self, Tenant, stream_topic, stream_topic_text, topic_of};
 use super::permissions::Shows;
 use super::refusals::{Context, Reason, Refusal};
+use super::room;
 use super::scripts::host::Caller;
 
 const NO_KEY: &str = "NOPERM this user has no permissions to access one of the keys used as arguments";
@@ -217,6 +219,17 @@ impl Recheck {
 
     pub(super) fn args(&self) -> &[Box<[u8]>] {
         &self.args
+    }
+
+    /// Refuses a command that may return data of any size if the memory for replies is full, as before its first
+    /// attempt.
+    pub(super) fn find_room(&self, args: &[&[u8]]) -> Done {
+        room::find_room(self.door.broker.answers(), self.client.ip, self.command, args)
+    }
+
+    /// Charges the reply of the command.
+    pub(super) fn charge(&self, reply: Vec<u8>) -> Bytes {
+        room::charge_blocked(self.door.broker.answers(), &self.client, reply)
     }
 
     /// Returns the error of the command as soon as it is no longer permitted.

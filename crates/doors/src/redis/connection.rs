@@ -33,6 +33,7 @@ use super::events;
 use super::monitors::Monitoring;
 use super::names::cache_name;
 use super::notices::Notices;
+use super::room::answer_blocked;
 use super::scripts::BUSY;
 use super::shard_channels::ShardSubscription;
 use super::stats::{Stats, Tally};
@@ -696,7 +697,7 @@ impl Session {
                     None => wait.over().await,
                 }
                 match wait.cache.stop_waiting(&wait.waiting) {
-                    Some((answer, commit)) => when_durable(Answer::Written(answer), commit, failed).await,
+                    Some((answer, commit)) => when_durable(answer_blocked(answer), commit, failed).await,
                     None => Answer::Written(writer.bytes),
                 }
             }

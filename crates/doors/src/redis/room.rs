@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use broker::{Answers, FREE_BYTES};
+use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use net::service::{Reply, once};
 
@@ -26,11 +27,7 @@ impl Session {
     /// Refuses a command that changes data and returns a reply of any size if the memory for replies is full: once it
     /// has run, it can no longer be refused.
     pub(super) fn find_room(&self, command: &Command, args: &[&[u8]]) -> Done {
-        if self.answers.is_full(self.address()) && command.returns_changed_data(args) {
-            drop(self.answers.refuse());
-            return Err(no_room(0));
-        }
-        Ok(())
+        find_room(&self.answers, self.address(), command, args)
     }
 
     /// Charges the memory of the reply, which is held until it is written. If no memory is free, an error replaces the
@@ -71,6 +68,15 @@ impl Session {
     }
 }
 
+/// Refuses a command of a client with this address as [`Session::find_room`] does.
+pub(super) fn find_room(answers: &Answers, address: Option<IpAddr>, command: &Command, args: &[&[u8]]) -> Done {
+    if answers.is_full(address) && command.returns_changed_data(args) {
+        drop(answers.refuse());
+        return Err(no_room(0));
+    }
+    Ok(())
+}
+
 /// Divisor of the room for replies that yields the maximum size of the reply of a script: several end at a time.
 const SCRIPT_PART: usize = 4;
 /// Maximum size in bytes of the reply of a script that is always possible: it may have changed data.
@@ -87,6 +93,20 @@ pub(super) fn charge_script(answers: &Answers, client: &Client, out: Writer) -> 
         0..=FREE_BYTES => Answer::Written(out.bytes),
         _ => charge(answers, client.ip, out.bytes, true, out.is_resp3),
     }
+}
+
+/// Charges the reply of a blocked client, whose command has run. May overdraw the budget.
+pub(super) fn charge_blocked(answers: &Answers, client: &Client, mut bytes: Vec<u8>) -> Bytes {
+    if bytes.len() <= FREE_BYTES {
+        return bytes.into();
+    }
+    bytes.shrink_to_fit();
+    answers.overdraw(client.ip, bytes.len()).charge(bytes)
+}
+
+/// Returns the reply of a blocked client, which was charged before.
+pub(super) fn answer_blocked(bytes: Bytes) -> Answer {
+    if bytes.len() <= FREE_BYTES { Answer::Written(bytes.into()) } else { Answer::Charged(bytes) }
 }
 
 /// Charges a reply. Returns it with its memory, or an error if no memory is free.

@@ -13,7 +13,7 @@ use super::writer::Writer;
 use crate::redis::command::{Block, Data, Named, Step};
 
 /// Registers a blocking command. It is retried each time that a key for which it waits has more data of its kind, and
-/// refused if it is no longer permitted then.
+/// refused if it is no longer permitted then, or if its reply has no memory.
 pub(super) fn begin_to_wait(
     locked: &LockedCache<'_>,
     recheck: Arc<Recheck>,
@@ -32,13 +32,14 @@ pub(super) fn begin_to_wait(
             locked.set_cause(recheck.cause());
         }
         let mut step = Step { again: Some(key), ..Step::new(locked, &mut writer) };
-        let done = recheck.check().and_then(|()| run(&mut step, &args)).and_then(|()| step.out.check());
+        let done = recheck.check().and_then(|()| recheck.find_room(&args)).and_then(|()| run(&mut step, &args));
+        let done = done.and_then(|()| step.out.check());
         let is_blocked = step.block.is_some();
         if let Err(fail) = done {
             writer.bytes.clear();
             writer.error(&fail);
         }
-        (!is_blocked).then_some(writer.bytes)
+        (!is_blocked).then(|| recheck.charge(writer.bytes))
     };
     let (sources, others) = keys.split_at(block.sources.min(keys.len()));
     locked.wait(Some(block.kind), sources, others, Box::new(attempt))

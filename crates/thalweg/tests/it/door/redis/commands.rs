@@ -411,6 +411,33 @@ async fn each_blocking_command_gets_a_value_of_its_type_from_the_first_key_that_
     }
 }
 
+/// One item that clients move from list to list answers each of them, and none of them has read its reply yet.
+#[tokio::test]
+async fn replies_to_blocked_clients_take_bounded_memory() {
+    const ITEM_BYTES: usize = 8 << 20;
+    // With one thread, nothing is written to the clients while they are served. One address may use half.
+    let server = server(&["response_memory_max=64MiB", "threads=1"]);
+    let mut waiting: Vec<Redis> = Vec::new();
+    for number in 0..20 {
+        let mut redis = Redis::open(&server);
+        redis.ask(&format!("BLMOVE k{number} k{} LEFT RIGHT 0", number + 1));
+        until_blocked(&server, number + 1).await;
+        waiting.push(redis);
+    }
+    let mut pusher = Redis::open(&server);
+    assert_eq!(pusher.call(&format!("RPUSH k0 {}", "x".repeat(ITEM_BYTES))), ":1");
+    // Each of the replies takes a little more than its item, so four of them fill the half.
+    waiting[..4].iter_mut().for_each(|redis| assert_eq!(redis.answer().len(), ITEM_BYTES));
+    // The next one is refused before it moves the item, as LMOVE would be, and those after it still wait.
+    let refused = waiting[4].answer();
+    assert!(refused.starts_with("-TRYAGAIN the reply has more than the 0 bytes that are free"), "{refused}");
+    until_blocked(&server, 15).await;
+    assert_eq!((pusher.call("LLEN k4"), pusher.call("EXISTS k5")), (":1".into(), ":0".into()));
+    // The memory is released once the replies are read.
+    assert_eq!(pusher.call("LMOVE k4 k5 LEFT RIGHT").len(), ITEM_BYTES);
+    assert_eq!(waiting[5].answer().len(), ITEM_BYTES);
+}
+
 #[tokio::test]
 async fn a_thousand_connections_wait_and_each_gets_its_item() {
     const COUNT: usize = 1000;
