@@ -14,6 +14,7 @@ mod nearest;
 pub mod glob;
 #[cfg(test)]
 mod glob_tests;
+pub mod prefixes;
 pub mod pattern;
 
 // Records, and their bytes.

@@ -20,7 +20,6 @@ mod names;
 mod notices;
 mod pause;
 mod permissions;
-mod prefixes;
 mod rdb;
 mod receiver;
 mod refusals;

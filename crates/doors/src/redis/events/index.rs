@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use engine::glob::{Glob, GlobSet, literal_start};
+use engine::prefixes::PrefixMap;
 use parking_lot::Mutex;
 
 use crate::redis::channels::Selector;
-use crate::redis::prefixes::PrefixMap;
 
 /// Maximum number of tokens of all patterns with at most one star, which are compared token by token.
 pub(super) const TOKENS_MAX: usize = 1 << 19;

@@ -4,7 +4,7 @@
 /// differs from all prefixes, whatever their number and their lengths are.
 ///
 /// Callers bound the lengths of prefixes, and with them the depth of the tree.
-pub(super) struct PrefixMap<V> {
+pub struct PrefixMap<V> {
     root: Node<V>,
     count: usize,
 }
@@ -25,7 +25,7 @@ impl<V> Default for PrefixMap<V> {
 
 impl<V: Default> PrefixMap<V> {
     /// Returns the value of a prefix, which is added if it does not exist.
-    pub(super) fn entry(&mut self, prefix: &[u8]) -> &mut V {
+    pub fn entry(&mut self, prefix: &[u8]) -> &mut V {
         let value = self.root.entry(prefix);
         self.count += usize::from(value.is_none());
         value.get_or_insert_default()
@@ -34,12 +34,12 @@ impl<V: Default> PrefixMap<V> {
 
 impl<V> PrefixMap<V> {
     /// Changes the value of a prefix, and removes the prefix if `change` returns `true`.
-    pub(super) fn change(&mut self, prefix: &[u8], change: impl FnOnce(&mut V) -> bool) {
+    pub fn change(&mut self, prefix: &[u8], change: impl FnOnce(&mut V) -> bool) {
         self.count -= usize::from(self.root.change(prefix, change));
     }
 
     /// Returns the values of all prefixes that a name begins with, the shortest first.
-    pub(super) fn of<'m>(&'m self, name: &[u8]) -> impl Iterator<Item = &'m V> {
+    pub fn of<'m>(&'m self, name: &[u8]) -> impl Iterator<Item = &'m V> {
         self.path(name).filter_map(|node| node.value.as_ref())
     }
 
@@ -53,13 +53,16 @@ impl<V> PrefixMap<V> {
     }
 
     /// Returns the number of prefixes.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.count
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// Returns the number of nodes on the path of a name.
-    #[cfg(test)]
-    pub(super) fn nodes_of(&self, name: &[u8]) -> usize {
+    pub fn nodes_of(&self, name: &[u8]) -> usize {
         self.path(name).count()
     }
 }
@@ -187,6 +190,6 @@ mod tests {
         let names: Vec<Vec<u8>> = all.into_keys().collect();
         names.iter().for_each(|name| map.change(name, |_| true));
         // No node without a value is left.
-        assert!(map.len() == 0 && map.root.children.is_empty() && map.root.value.is_none());
+        assert!(map.is_empty() && map.root.children.is_empty() && map.root.value.is_none());
     }
 }
