@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::glob;
 use crate::ids::{TopicName, is_name_char};
 use crate::limits::TOPIC_NAME_BYTES_MAX;
 
@@ -109,6 +110,18 @@ impl Pattern {
         }
     }
 
+    /// Returns text with which the names of all matching topics begin.
+    pub fn literal_start(&self) -> &str {
+        match self {
+            Self::Topic(name) => name.as_str(),
+            Self::Wildcard(pattern) => pattern.split(['*', '>']).next().unwrap_or_default(),
+            Self::Rule(rule) => {
+                let start = glob::literal_start(rule.glob().unwrap_or_default().as_bytes());
+                std::str::from_utf8(start).unwrap_or_default()
+            }
+        }
+    }
+
     pub fn as_str(&self) -> &str {
         match self {
             Self::Topic(name) => name.as_str(),
@@ -160,9 +173,22 @@ mod tests {
             let pattern = Pattern::parse(pattern).expect("valid pattern");
             let topic = TopicName::parse(topic).expect("valid name");
             assert_eq!(pattern.matches(&topic), expected, "{pattern} {topic}");
+            assert!(!expected || topic.as_str().starts_with(pattern.literal_start()), "{pattern} {topic}");
         }
         for bad in ["a*", "a.>.b", "a..*", ">.a", "*.", "a b.*"] {
             assert!(Pattern::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_pattern_has_a_literal_start() {
+        let cases =
+            [("orders", "orders"), ("orders.*.eu", "orders."), ("orders.>", "orders."), ("*.eu", ""), (">", "")];
+        for (pattern, start) in cases {
+            assert_eq!(Pattern::parse(pattern).expect("valid pattern").literal_start(), start);
+        }
+        let rule = Rule::new("a:[bc]*", "test", |_| true);
+        assert_eq!(Pattern::Rule(rule.clone()).literal_start(), "");
+        assert_eq!(Pattern::Rule(rule.with_glob("a_x3a_*")).literal_start(), "a_x3a_");
     }
 }

@@ -43,6 +43,17 @@ impl<V> PrefixMap<V> {
         self.path(name).filter_map(|node| node.value.as_ref())
     }
 
+    /// Returns the values of all prefixes, in no order.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        let mut rest = vec![&self.root];
+        let nodes = std::iter::from_fn(move || {
+            let node = rest.pop()?;
+            rest.extend(&node.children);
+            Some(node)
+        });
+        nodes.filter_map(|node| node.value.as_ref())
+    }
+
     fn path<'m>(&'m self, name: &[u8]) -> impl Iterator<Item = &'m Node<V>> {
         let mut rest = name;
         std::iter::successors(Some(&self.root), move |node| {
@@ -185,6 +196,7 @@ mod tests {
             let name: Vec<u8> = (0..next(12)).map(|_| b'a' + next(3) as u8).collect();
             let expected: Vec<usize> =
                 all.iter().filter(|(prefix, _)| name.starts_with(prefix)).map(|(_, value)| *value).collect();
+            assert_eq!(map.values().sum::<usize>(), all.values().sum());
             assert_eq!((map.of(&name).copied().collect::<Vec<_>>(), map.len()), (expected, all.len()));
         }
         let names: Vec<Vec<u8>> = all.into_keys().collect();
