@@ -6,15 +6,18 @@
 //! the channel and takes over its listeners.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
-use engine::limits::CHANNELS_MAX;
+use engine::limits::{CHANNELS_MAX, TOPIC_NAME_BYTES_MAX};
 use engine::mesh::{ListenedTopics, MeshMode, SiteListener};
+use engine::prefixes::PrefixMap;
 use engine::{Error, PartitionId, Pattern, Result, Start, Storage, TopicId, TopicName, TopicSettings};
 
 use crate::admission::LogBudget;
 use crate::leadership::Epoch;
 use crate::metrics::{Counter, Exposition};
+use crate::ordered::Ordered;
 use crate::partition::PartitionCell;
 use crate::permit::refused;
 use crate::subscriber::Subscriber;
@@ -33,21 +36,26 @@ pub(crate) struct Listener {
     pub subscriber: Arc<Subscriber>,
 }
 
-/// Place of a subscription in the table of listeners.
+/// Place of a subscription in the table of listeners, with its number there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Not in the table: the subscription reads a topic that existed when it began, and ends with the topic.
     Topic,
-    Name(TopicName),
-    Pattern,
+    Name(TopicName, u64),
+    Pattern(Pattern, u64),
 }
 
 /// All listeners, and the channels in use. Invariant: a name has a channel or a topic, never both.
 #[derive(Default)]
 pub(crate) struct Listeners {
-    named: HashMap<TopicName, Vec<Listener>, foldhash::fast::RandomState>,
-    patterns: Vec<(Pattern, Listener)>,
+    named: HashMap<TopicName, Ordered<Listener>, foldhash::fast::RandomState>,
+    /// Patterns by their literal start: a name is compared with those whose start is its own.
+    patterns: PrefixMap<Ordered<(Pattern, Listener)>>,
+    /// Number of the next listener. Listeners join a new topic in the order of their numbers.
+    next: u64,
     channels: HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>,
+    /// Names of the channels: a pattern is compared with those that begin with its literal start.
+    channel_names: BTreeSet<TopicName>,
     /// Messages refused because the maximum of channels was reached.
     refused: Counter,
 }
@@ -87,43 +95,83 @@ impl Listener {
     }
 }
 
+/// Returns the key of a pattern in the table: no name begins with a longer one.
+fn start_of(pattern: &Pattern) -> &[u8] {
+    let start = pattern.literal_start().as_bytes();
+    &start[..start.len().min(TOPIC_NAME_BYTES_MAX)]
+}
+
 impl Listeners {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
     /// Adds a subscription that listens to a name.
-    pub(crate) fn add_named(&mut self, name: TopicName, listener: Listener) -> Result<()> {
+    pub(crate) fn add_named(&mut self, name: TopicName, listener: Listener) -> Result<Place> {
         if let Some(channel) = self.channels.get(&name).filter(|_| listener.subscriber.scope.is_channel) {
             listener.joins_topic(channel, true)?;
         }
-        self.named.entry(name).or_default().push(listener);
-        Ok(())
+        let number = self.number();
+        self.named.entry(name.clone()).or_default().push(number, listener);
+        Ok(Place::Name(name, number))
     }
 
-    pub(crate) fn add_pattern(&mut self, pattern: Pattern, listener: Listener) -> Result<()> {
-        for (_, channel) in self.channels.iter().filter(|(name, _)| pattern.matches(name)) {
-            listener.joins_topic(channel, true)?;
+    /// Adds a subscription that listens to a pattern. Returns the number of channels that were compared with it, too.
+    pub(crate) fn add_pattern(&mut self, pattern: Pattern, listener: Listener) -> Result<(Place, usize)> {
+        let start = pattern.literal_start();
+        let names = self.channel_names.range::<str, _>((Bound::Included(start), Bound::Unbounded));
+        let mut compared = 0;
+        for name in names.take_while(|name| name.as_str().starts_with(start)) {
+            compared += 1;
+            if let Some(channel) = self.channels.get(name).filter(|_| pattern.matches(name)) {
+                listener.joins_topic(channel, true)?;
+            }
         }
-        self.patterns.push((pattern, listener));
-        Ok(())
+        let number = self.number();
+        self.patterns.entry(start_of(&pattern)).push(number, (pattern.clone(), listener));
+        Ok((Place::Pattern(pattern, number), compared))
     }
 
-    pub(crate) fn remove(&mut self, place: &Place, subscriber: &Arc<Subscriber>) {
-        let is_other = |listener: &Listener| !Arc::ptr_eq(&listener.subscriber, subscriber);
+    /// Removes a subscription without a visit of each other one: a client may have thousands of them, next to those of
+    /// many clients.
+    pub(crate) fn remove(&mut self, place: &Place) {
         match place {
             Place::Topic => {}
-            Place::Name(name) => {
+            Place::Name(name, number) => {
                 if let Some(listeners) = self.named.get_mut(name) {
-                    listeners.retain(is_other);
+                    listeners.remove(*number);
                     if listeners.is_empty() {
                         self.named.remove(name);
                     }
                 }
             }
-            Place::Pattern => self.patterns.retain(|(_, listener)| is_other(listener)),
+            Place::Pattern(pattern, number) => self.patterns.change(start_of(pattern), |listeners| {
+                listeners.remove(*number);
+                listeners.is_empty()
+            }),
         }
     }
 
+    /// Returns the listeners of a name, in no order.
     fn matching<'a>(&'a self, name: &'a TopicName) -> impl Iterator<Item = &'a Listener> {
-        let patterns = self.patterns.iter().filter(|(pattern, _)| pattern.matches(name));
-        self.named.get(name).into_iter().flatten().chain(patterns.map(|(_, listener)| listener))
+        let named = self.named.get(name).into_iter().flat_map(Ordered::values);
+        named.chain(self.matching_patterns(name).map(|(_, listener)| listener))
+    }
+
+    fn matching_patterns<'a>(&'a self, name: &'a TopicName) -> impl Iterator<Item = (u64, &'a Listener)> {
+        let patterns = self.patterns.of(name.as_str().as_bytes()).flat_map(Ordered::numbered);
+        patterns
+            .filter(move |(_, (pattern, _))| pattern.matches(name))
+            .map(|(number, (_, listener))| (number, listener))
+    }
+
+    /// Returns the listeners of a name, and then those of patterns, each in the order in which they came.
+    fn in_order<'a>(&'a self, name: &'a TopicName) -> impl Iterator<Item = &'a Listener> {
+        let mut patterns: Vec<(u64, &Listener)> = self.matching_patterns(name).collect();
+        patterns.sort_unstable_by_key(|(number, _)| *number);
+        let named = self.named.get(name).into_iter().flat_map(Ordered::values);
+        named.chain(patterns.into_iter().map(|(_, listener)| listener))
     }
 
     /// Returns `true` if a subscription receives records published to this name, if it has no topic.
@@ -144,7 +192,7 @@ impl Listeners {
             SiteListener::new(ListenedTopics::of(pattern)?, listener.group.as_deref()).ok()
         };
         let mut found = BTreeSet::new();
-        for listener in self.patterns.iter().filter_map(of) {
+        for listener in self.patterns.values().flat_map(Ordered::values).filter_map(of) {
             found.insert(listener);
             if found.len() > max {
                 break;
@@ -155,14 +203,14 @@ impl Listeners {
 
     /// Returns names that subscriptions listen to as channels, at most `max`.
     pub(crate) fn of_channels(&self, max: usize) -> HashSet<TopicName> {
-        let is_channel = |listeners: &Vec<Listener>| listeners.iter().any(Listener::is_of_channels);
+        let is_channel = |listeners: &Ordered<Listener>| listeners.values().any(Listener::is_of_channels);
         let names = self.named.iter().filter(|(name, listeners)| !name.is_hidden() && is_channel(listeners));
         names.map(|(name, _)| name.clone()).take(max).collect()
     }
 
     /// Adds all listeners of the name of a new topic to it, before any client can publish to it.
     pub(crate) fn join_topic(&mut self, topic: &Topic) -> Result<()> {
-        self.matching(&topic.name).try_for_each(|listener| listener.joins_topic(topic, false))?;
+        self.in_order(&topic.name).try_for_each(|listener| listener.joins_topic(topic, false))?;
         if let Some(listeners) = self.named.get_mut(&topic.name) {
             // A subscription that waited for the topic has it now, and ends with it.
             listeners.retain(|listener| listener.subscriber.scope.is_channel);
@@ -208,10 +256,11 @@ impl Listeners {
             ..defaults
         };
         let channel = Topic::in_memory(name.clone(), id, settings, epoch);
-        for listener in self.matching(name).filter(|listener| listener.is_of_channels()) {
+        for listener in self.in_order(name).filter(|listener| listener.is_of_channels()) {
             listener.joins_topic(&channel, true)?;
         }
         self.channels.insert(name.clone(), channel.clone());
+        self.channel_names.insert(name.clone());
         Ok(Some(channel))
     }
 
@@ -221,6 +270,7 @@ impl Listeners {
 
     /// Removes a channel. Subscribers that have not read all of its log receive a gap.
     pub(crate) fn close(&mut self, budget: &LogBudget, name: &TopicName) {
+        self.channel_names.remove(name);
         for cell in self.channels.remove(name).iter().flat_map(|channel| channel.partitions()) {
             let end = cell.extent().end;
             let (members, freed) = cell.delete();

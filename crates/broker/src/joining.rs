@@ -8,7 +8,7 @@ use engine::{Error, ErrorKind, Pattern, Result, Start, TopicName};
 use tokio::runtime::Handle;
 use tokio::task::{JoinSet, spawn_blocking, yield_now};
 
-use crate::channels::{Listener, Place};
+use crate::channels::Listener;
 use crate::core::Core;
 use crate::subscribe::Subscription;
 use crate::subscriber::Subscriber;
@@ -95,8 +95,7 @@ impl Subscription {
             }
         }
         let subscriber = self.subscriber.clone();
-        listeners.add_pattern(pattern, Listener { group, partition: None, subscriber })?;
-        self.place = Place::Pattern;
+        (self.place, _) = listeners.add_pattern(pattern, Listener { group, partition: None, subscriber })?;
         drop(listeners);
         Ok(self)
     }
@@ -109,8 +108,7 @@ impl Subscription {
         // The semaphore is never closed.
         let _turn = core.joining.turns.acquire().await.ok();
         let listener = Listener { group: group.clone(), partition: None, subscriber: self.subscriber.clone() };
-        core.listeners.lock().add_pattern(pattern.clone(), listener)?;
-        self.place = Place::Pattern;
+        (self.place, _) = core.listeners.lock().add_pattern(pattern.clone(), listener)?;
         let mut left = JOINED_PER_TURN;
         let permit = self.subscriber.scope.permit.clone();
         for name in core.names_matching(&pattern).await? {

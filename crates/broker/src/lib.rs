@@ -35,6 +35,7 @@ mod limited;
 mod joining;
 mod topics;
 mod channels;
+mod ordered;
 mod state_log;
 mod restored;
 mod defaults;

@@ -222,8 +222,7 @@ impl Subscription {
         if request.is_channel || topic.is_none() {
             let group = request.group.clone();
             let subscriber = self.subscriber.clone();
-            listeners.add_named(name.clone(), Listener { group, partition: request.partition, subscriber })?;
-            self.place = Place::Name(name);
+            self.place = listeners.add_named(name, Listener { group, partition: request.partition, subscriber })?;
         }
         Ok(())
     }
@@ -333,7 +332,7 @@ impl SubscriptionHandle {
     /// Closes the subscription: ends it and removes it from its partitions, so that no more batches are offered to it.
     pub fn close(&self) {
         if self.place != Place::Topic {
-            self.core.listeners.lock().remove(&self.place, &self.subscriber);
+            self.core.listeners.lock().remove(&self.place);
         }
         self.subscriber.end(Error::not_found("the subscription was closed"));
         self.subscriber.release_hold();

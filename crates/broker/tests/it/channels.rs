@@ -1,13 +1,14 @@
 //! Channels: listeners of names without a topic, which create nothing and miss nothing without a gap.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use broker::{Attempt, Broker, Settings, Subscribe, Subscription, Wakes};
+use broker::{Attempt, Broker, Direct, Settings, Subscribe, Subscription, Wakes};
 use engine::limits::CHANNELS_MAX;
-use engine::{Delivery, ErrorKind, Missing, Result, TopicName, TopicSettings};
+use engine::{Delivery, ErrorKind, Missing, PartitionId, Pattern, Result, Rule, SourceId, TopicName, TopicSettings};
 use futures_util::FutureExt;
 
-use crate::support::{Follow, ask, batch, metric, publish, start, subscribe, within};
+use crate::support::{Follow, ask, batch, metric, publish, start, subscribe, with_direct, within};
 
 fn name(text: &str) -> TopicName {
     TopicName::parse(text).expect("a name")
@@ -139,4 +140,95 @@ async fn names_that_come_and_go_use_up_nothing() {
         // The drain tries to take more, and so has handed over this delivery.
         assert!(all.next(&mut out).now_or_never().is_none(), "there is no more");
     }
+}
+
+/// Subscribes to the names that begin with a text, and counts the names with which the pattern is compared.
+fn listen_to_all_of(broker: &Arc<Broker>, start: &str, compared: &Arc<AtomicUsize>) -> Subscription {
+    let (text, compared) = (start.to_owned(), compared.clone());
+    let takes = move |topic: &TopicName| {
+        compared.fetch_add(1, Ordering::Relaxed);
+        topic.as_str().starts_with(&text)
+    };
+    let rule = Rule::new(start, "test", takes).with_glob(&format!("{start}*"));
+    let request = Subscribe { pattern: Pattern::Rule(rule), is_channel: true, ..ask(">") };
+    subscribe(broker, request).expect("subscribed")
+}
+
+/// A name is compared with the patterns whose literal start is its own, and a pattern with the channels that begin with
+/// its literal start, however many others there are.
+#[tokio::test]
+async fn names_are_compared_with_patterns_of_the_same_start_only() {
+    const MANY: usize = 2000;
+    let broker = start(Settings::default());
+    let compared: Arc<AtomicUsize> = Arc::default();
+    let taken = || compared.swap(0, Ordering::Relaxed);
+    let everything: Vec<Subscription> = (0..3).map(|_| listen_to_all_of(&broker, "", &compared)).collect();
+    for i in 0..MANY {
+        assert_eq!(publish_bytes(&broker, &format!("channel-{i}"), 10).expect("taken"), Some(3));
+    }
+    taken();
+    let mut all: Vec<Subscription> =
+        (0..MANY).map(|i| listen_to_all_of(&broker, &format!("own-{i}-"), &compared)).collect();
+    assert_eq!(taken(), 0, "there is no channel with such a name");
+    all.push(listen_to_all_of(&broker, "channel-77", &compared));
+    assert_eq!(taken(), 11, "channel-77 and channel-770 to channel-779");
+    assert_eq!(metric(&broker, "thalweg_channels"), MANY as u64);
+
+    // A new channel and a new topic.
+    assert_eq!(publish_bytes(&broker, "own-7-a", 10).expect("taken"), Some(4));
+    let for_channel = taken();
+    broker.create_topic("own-8-a", TopicSettings::default()).await.expect("created");
+    let for_topic = taken();
+    assert!(for_channel <= 2 * 4 && for_topic == 4, "{for_channel} {for_topic}");
+    assert_eq!(publish(&broker, "own-8-a", 0).await.expect("published").receivers, 4);
+
+    // Patterns that have ended are not found any more, and the others are.
+    drop(all.drain(..MANY / 2).collect::<Vec<_>>());
+    drop(everything);
+    taken();
+    assert_eq!(publish_bytes(&broker, "own-7-b", 10).expect("taken"), None);
+    assert_eq!((taken(), publish_bytes(&broker, &format!("own-{}-b", MANY - 1), 10).expect("taken")), (0, Some(1)));
+    drop(all);
+    assert_eq!(publish_bytes(&broker, &format!("own-{}-c", MANY - 1), 10).expect("taken"), None);
+    let left = async {
+        // Those that joined many channels leave them in slices.
+        while metric(&broker, "thalweg_subscribers") + metric(&broker, "thalweg_channels") > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    within("their end", left).await;
+}
+
+/// Takes the number of its subscription down when it delivers.
+struct Numbered(usize, Arc<parking_lot::Mutex<Vec<usize>>>);
+
+impl Direct for Numbered {
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    fn deliver(&self, deliveries: &mut Vec<Delivery>, _: &dyn Fn(SourceId) -> (TopicName, PartitionId)) {
+        self.1.lock().extend(deliveries.drain(..).map(|_| self.0));
+    }
+
+    fn flush(&self) {}
+}
+
+/// Listeners of a name receive a message before those of patterns, each in the order in which they came.
+#[tokio::test]
+async fn listeners_receive_a_message_in_the_order_in_which_they_came() {
+    let broker = start(Settings::default());
+    let order: Arc<parking_lot::Mutex<Vec<usize>>> = Arc::default();
+    let patterns = [">", "a.b.*", "a.>", "*.b.c", "a.b.c", "a.b.>", "a.*.c", "a.b.c"];
+    let listening = patterns.iter().enumerate().map(|(number, pattern)| {
+        let request = Subscribe { missing: Missing::Wait, is_channel: true, ..ask(pattern) };
+        subscribe(&broker, with_direct(request, Numbered(number, Arc::clone(&order)))).expect("subscribed")
+    });
+    let mut listening: Vec<Subscription> = listening.collect();
+    assert_eq!(publish_bytes(&broker, "a.b.c", 10).expect("taken"), Some(8));
+    assert_eq!(std::mem::take(&mut *order.lock()), [4, 7, 0, 1, 2, 3, 5, 6]);
+    drop((listening.remove(4), listening.remove(2)));
+    broker.create_topic("a.b.c", TopicSettings::default()).await.expect("created");
+    publish(&broker, "a.b.c", 0).await.expect("published");
+    assert_eq!(*order.lock(), [7, 0, 1, 3, 5, 6]);
 }
