@@ -6,6 +6,7 @@ use std::sync::Arc;
 use broker::{Broker, TopicOutline};
 use engine::security::Resource;
 use engine::{Error, ErrorKind, Offset, Storage, TopicId, TopicName, TopicSettings};
+use tokio::task::yield_now;
 
 use super::caller::Caller;
 use super::cluster::Cluster;
@@ -80,6 +81,8 @@ pub(super) async fn create_topics(
             }
             Err(failure) => not_created(name, failure),
         });
+        // A new topic is compared with the patterns of subscriptions, which may be many.
+        yield_now().await;
     }
     CreateTopicsResponse { topics, ..Default::default() }
 }
@@ -228,6 +231,7 @@ pub(super) async fn delete_topics(
         };
         let (Code(error_code), error_message) = outcome_code(outcome);
         responses.push(DeletableTopicResult { name, topic_id, error_code, error_message });
+        yield_now().await;
     }
     DeleteTopicsResponse { responses, ..Default::default() }
 }
@@ -252,6 +256,7 @@ pub(super) async fn create_partitions(
         };
         let (Code(error_code), error_message) = outcome_code(outcome);
         results.push(CreatePartitionsTopicResult { name: wanted.name.clone(), error_code, error_message });
+        yield_now().await;
     }
     CreatePartitionsResponse { results, ..Default::default() }
 }
@@ -451,3 +456,7 @@ fn describe(
         ..Default::default()
     }
 }
+
+#[cfg(test)]
+#[path = "admin_tests.rs"]
+mod tests;
