@@ -264,6 +264,10 @@ impl Listeners {
         Ok(Some(channel))
     }
 
+    pub(crate) fn channel_count(&self) -> usize {
+        self.channels.len()
+    }
+
     pub(crate) fn channels(&self) -> Vec<Arc<Topic>> {
         self.channels.values().cloned().collect()
     }

@@ -17,10 +17,20 @@ use crate::turns::{JOINED_AT_ONCE, Pending};
 /// Partitions that are joined, or left, before other tasks get their turn: about 50 us.
 const JOINED_PER_TURN: usize = 64;
 
+/// Names that patterns are compared with before other tasks get their turn: some milliseconds. A caller that subscribes
+/// to several patterns counts them by [`Subscription::compared`], and yields.
+pub const COMPARED_PER_TURN: usize = 16_384;
+
 impl Core {
     /// Returns `true` if patterns are matched and joined in slices, because the broker has many partitions.
     pub fn joins_in_slices(&self) -> bool {
         self.partition_count() > JOINED_AT_ONCE
+    }
+
+    /// Returns `true` if subscriptions to this many patterns may take more than one turn of the thread.
+    pub fn subscribes_in_turns(&self, patterns: usize) -> bool {
+        let names = || self.topic_count() + self.listeners.lock().channel_count();
+        self.joins_in_slices() || patterns > 1 && patterns.saturating_mul(names()) >= COMPARED_PER_TURN
     }
 
     /// Removes a subscriber that has ended from its partitions, in slices if they are many.
@@ -95,7 +105,9 @@ impl Subscription {
             }
         }
         let subscriber = self.subscriber.clone();
-        (self.place, _) = listeners.add_pattern(pattern, Listener { group, partition: None, subscriber })?;
+        let (place, channels) = listeners.add_pattern(pattern, Listener { group, partition: None, subscriber })?;
+        self.place = place;
+        self.compared = channels + core.topic_count();
         drop(listeners);
         Ok(self)
     }

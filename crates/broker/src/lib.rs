@@ -102,6 +102,7 @@ pub use groups::{
     SHARE_IN_FLIGHT_MAX, ShareBeat, ShareGroupMember, ShareGroupStatus, ShareStart,
 };
 pub use holdings::{Hold, Holding};
+pub use joining::COMPARED_PER_TURN;
 pub use lanes::{LanePolicy, Lanes};
 pub use leadership::{IN_SYNC_BYTES, Leadership, NodeInfo, Nodes, Removing};
 pub use logins::LoginSource;

@@ -77,6 +77,8 @@ pub struct Subscription {
     pub starts: Vec<SourceStart>,
     is_pattern: bool,
     pub(crate) place: Place,
+    /// Number of names that the pattern was compared with in one step.
+    pub(crate) compared: usize,
     /// `true` if the last turn took more than one batch.
     had_company: bool,
 }
@@ -152,6 +154,7 @@ impl Core {
             starts: Vec::new(),
             is_pattern: is_wildcard,
             place: Place::Topic,
+            compared: 0,
             had_company: false,
         };
         match request.pattern.clone() {
@@ -246,6 +249,12 @@ impl Subscription {
     /// Returns `true` if deliveries have to name their topics.
     pub fn is_pattern(&self) -> bool {
         self.is_pattern
+    }
+
+    /// Returns the number of topics and channels that the pattern was compared with in one step, in which no other task
+    /// of the thread ran.
+    pub fn compared(&self) -> usize {
+        self.compared
     }
 
     pub fn handle(&self) -> SubscriptionHandle {

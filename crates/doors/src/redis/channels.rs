@@ -75,6 +75,11 @@ pub(super) struct Ready {
 }
 
 impl Ready {
+    /// Returns the number of names that the pattern was compared with while no other task of the thread ran.
+    pub(super) fn compared(&self) -> usize {
+        self.subscription.compared()
+    }
+
     /// Starts the delivery.
     fn begin(self) {
         let Self { broker, subscription, counted } = self;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::Broker;
+use broker::{Broker, COMPARED_PER_TURN};
 use doors::redis::{Settings, TRANSACTION_TIME_MAX};
 use doors::{Door, Opening};
 use engine::TopicSettings;
@@ -162,4 +162,45 @@ async fn a_pattern_listens_to_thousands_of_topics_and_a_transaction_does_not_beg
         tokio::task::yield_now().await;
     }
     assert_eq!(last.call("PUBSUB NUMPAT").await, ":0");
+}
+
+/// Other tasks of the thread run while a client subscribes to many patterns next to many channels.
+#[tokio::test]
+async fn patterns_are_compared_with_many_channels_in_turns() {
+    const CHANNELS: usize = 1_000;
+    const PATTERNS: usize = 64;
+    let server = start(TRANSACTION_TIME_MAX).await;
+    let mut every = Redis::open(&server).await;
+    assert_eq!(every.call("PSUBSCRIBE x*").await, "(psubscribe x* :1)");
+    let mut other = Redis::open(&server).await;
+    for i in 0..CHANNELS {
+        assert_eq!(other.call(&format!("PUBLISH x{i} message")).await, ":1");
+    }
+    // A task of the same thread writes down how many subscriptions it sees.
+    let broker = server.broker.clone();
+    let watch = server._workers.handles()[0].spawn(async move {
+        let mut seen = std::collections::BTreeSet::new();
+        while !seen.contains(&(1 + PATTERNS)) {
+            let text = broker.stats().expect("metrics");
+            let count = text.lines().find_map(|line| line.strip_prefix("thalweg_subscribers ")).expect("a count");
+            seen.insert(count.parse::<usize>().expect("a number"));
+            tokio::task::yield_now().await;
+        }
+        seen
+    });
+    let patterns: Vec<String> = (0..PATTERNS).map(|i| format!("*y{i}")).collect();
+    let mut listener = Redis::open(&server).await;
+    listener.send(&format!("PSUBSCRIBE {}", patterns.join(" "))).await;
+    for (i, pattern) in patterns.iter().enumerate() {
+        assert_eq!(listener.answer().await, format!("(psubscribe {pattern} :{})", i + 1));
+    }
+    let seen = watch.await.expect("all subscriptions were seen");
+    // None, some and all of them: in one step no task would see some.
+    const { assert!(PATTERNS * CHANNELS > 3 * COMPARED_PER_TURN) };
+    assert!(seen.len() > 2, "{seen:?}");
+
+    // A transaction does not wait for turns.
+    let refused = other.transaction(&[&format!("PSUBSCRIBE {}", patterns.join(" ")), "PSUBSCRIBE *z"]).await;
+    let why = "PSUBSCRIBE checks all topics and channels, which are too many for a transaction";
+    assert_eq!(refused, format!("(-ERR {why}: send it outside of the transaction (psubscribe *z :1))"));
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use broker::{Attempt, Holding, Origin};
+use broker::{Attempt, COMPARED_PER_TURN, Holding, Origin};
 use engine::BatchBuilder;
 use engine::glob::{Glob, Matcher};
 use engine::security::Operation;
@@ -165,7 +165,12 @@ fn subscribe_to(
     let names: Vec<Vec<u8>> = args[1..].iter().map(|name| name.to_vec()).collect();
     let mut work = async move {
         let mut unconfirmed = Unconfirmed::default();
+        let mut compared = 0;
         for name in names {
+            if compared >= COMPARED_PER_TURN {
+                compared = 0;
+                tokio::task::yield_now().await;
+            }
             let (is_new, count) = {
                 let mut subscribed = subscribed.borrow_mut();
                 (!subscriptions(&mut subscribed).contains_key(&name), subscribed.count())
@@ -193,6 +198,7 @@ fn subscribe_to(
                 match subscribing.await {
                     Ok((subscription, ready)) => {
                         subscription.events.iter().for_each(|events| unconfirmed.add(events.receiver()));
+                        compared += ready.compared();
                         unconfirmed.add_ready(ready);
                         subscriptions(&mut subscribed.borrow_mut()).insert(name.clone(), subscription);
                     }
@@ -208,7 +214,7 @@ fn subscribe_to(
         Answer::Written(writer.bytes).before(Follow::Subscribed(unconfirmed))
     }
     .boxed_local();
-    // Only a pattern that matches many topics has to wait.
+    // Only patterns that match many topics, or are compared with many names, have to wait.
     match (&mut work).now_or_never() {
         Some(answer) => Reply::Now(answer),
         None => Reply::Alone(once(work)),

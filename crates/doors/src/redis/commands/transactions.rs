@@ -450,11 +450,11 @@ fn refused_in_transaction(door: &Door, session: &Session, queued: &Queued, args:
             "ERR CLIENT TRACKING and CLIENT CACHING are not allowed inside a transaction: send them before MULTI",
         ));
     }
-    // PSUBSCRIBE waits for its turn to visit the topics, and a transaction does not wait.
-    if queued.command.name == "PSUBSCRIBE" && door.broker.joins_in_slices() {
+    // PSUBSCRIBE waits for its turn to visit the topics and channels, and a transaction does not wait.
+    if queued.command.name == "PSUBSCRIBE" && door.broker.subscribes_in_turns(args.len() - 1) {
         return Some(Fail::new(
-            "ERR PSUBSCRIBE checks all topics, which are too many for a transaction: send it outside of the \
-             transaction",
+            "ERR PSUBSCRIBE checks all topics and channels, which are too many for a transaction: send it outside of \
+             the transaction",
         ));
     }
     None
