@@ -532,7 +532,7 @@ mod tests {
         let identity = Arc::new(Identity::anonymous("host"));
         let (looked_up, compared) = (Client::of_test(1), Client::of_test(2));
         let selectors =
-            [Selector::Channel(b"__keyspace@0__:k".to_vec().into()), Selector::Pattern(Arc::new(Glob::new(b"*:k*?")))];
+            [Selector::Channel(b"__keyspace@0__:k".to_vec()), Selector::Pattern(Arc::new(Glob::new(b"*:k*?")))];
         let registered: Vec<_> = [&looked_up, &compared]
             .into_iter()
             .zip(&selectors)

@@ -210,12 +210,19 @@ async fn tracking_clients_forget_their_keys_and_no_event_is_published() {
     assert_eq!(events.call("PSUBSCRIBE __key*@*__:*"), "(psubscribe __key*@*__:* :1)");
     assert_eq!(zero.call("SWAPDB 0 1"), "+OK");
     assert_eq!(reader.answer(), ">(invalidate null)");
-    assert!(heard(&mut reader).iter().all(|message| message == ">(invalidate null)"));
     assert_eq!(heard(&mut events), NONE);
+    // Each of the two databases invalidates all keys, the other one at any time.
+    let answer = |reader: &mut Redis| loop {
+        let answer = reader.answer();
+        if answer != ">(invalidate null)" {
+            return answer;
+        }
+    };
     // Keys that it reads from then on are told as before.
-    expect(&mut reader, &[("GET k", "null")]);
+    reader.ask("GET k");
+    assert_eq!(answer(&mut reader), "null");
     assert_eq!(zero.call("SET k w"), "+OK");
-    assert_eq!(reader.answer(), ">(invalidate (k))");
+    assert_eq!(answer(&mut reader), ">(invalidate (k))");
 }
 
 #[tokio::test]
