@@ -17,7 +17,7 @@ mod write;
 
 use std::io::IoSlice;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
@@ -222,6 +222,8 @@ struct Shared {
     /// Error that ended the journal. Invariant: a thread that finds it empty while holding the queue may append; the
     /// entries in the queue are notified when it is set.
     broken: OnceLock<Error>,
+    /// Number of threads that write blocks.
+    running: AtomicUsize,
     counts: Counts,
 }
 
@@ -316,6 +318,7 @@ impl Journal {
             is_next: Condvar::new(),
             notifying: Mutex::default(),
             broken: OnceLock::new(),
+            running: AtomicUsize::new(0),
             counts: Counts::default(),
         });
         Ok(Self { shared, threads: Mutex::default() })
@@ -333,6 +336,7 @@ impl Journal {
             })?);
             Ok(())
         };
+        self.shared.running.store(settings.threads(), Ordering::Release);
         for i in 0..settings.threads() {
             spawn(format!("journal-{i}"), Box::new(move |shared| shared.run(i)))?;
         }

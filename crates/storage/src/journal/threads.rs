@@ -58,6 +58,12 @@ impl Shared {
                 self.finish(written, thread);
             }
         }
+        // Entries may still be queued if another thread has broken the journal off. No block is left that is committed
+        // before they are given up.
+        let is_last = self.running.fetch_sub(1, Ordering::AcqRel) == 1;
+        if is_last && self.broken.get().is_some() {
+            self.give_up(Vec::new());
+        }
     }
 
     /// Waits for work, or until the last sync has to be sealed. `None` if the journal has ended.

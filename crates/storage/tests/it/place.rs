@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use storage::RealDisk;
 use tempfile::TempDir;
@@ -50,6 +51,25 @@ fn breaks(expected: &str, change: impl FnOnce(&Path)) {
 #[test]
 fn nothing_is_acknowledged_in_a_directory_that_was_removed() {
     breaks("was removed or moved while the broker ran", |dir| std::fs::remove_dir_all(dir).expect("it is removed"));
+}
+
+/// The thread that looks for the directory may break the journal off while records are queued.
+#[test]
+fn records_that_wait_while_the_directory_is_removed_are_refused() {
+    let above = tempfile::tempdir().expect("a directory");
+    let dir = above.path().join("data");
+    let store = open(&RealDisk, &dir, small(1)).expect("it opens");
+    let work = Work::new(store, &Model::default(), 1, EventLog::default().reporter());
+    let [first, second] = [(); 2].map(|()| work.create(1).expect("a topic")[0].clone());
+    let (_, held) = first.append_held().expect("it is taken");
+    // The only thread of the journal writes this record, and waits in its commit.
+    std::thread::sleep(Duration::from_millis(50));
+    let end = second.append_now().expect("it is taken");
+    std::fs::remove_dir_all(&dir).expect("it is removed");
+    wait_until("it is noticed", || work.store.broken().is_some());
+    drop(held);
+    assert!(!second.wait(end), "a record that is not found is not acknowledged");
+    assert!(second.failed().expect("an error").message.contains("was removed or moved while the broker ran"));
 }
 
 #[test]

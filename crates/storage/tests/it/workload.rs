@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, Storage, TopicName, TopicSettings};
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use storage::journal::JournalSettings;
 use storage::{Disk, Owner, PartitionLog, Read, SqliteSettings, Store, StoreSettings, StoredTopic};
 
@@ -378,7 +378,7 @@ pub struct Writer {
 }
 
 #[derive(Default)]
-struct WriterState {
+pub struct WriterState {
     written: Vec<RecordBatch>,
     committed: Offset,
     failed: Option<Error>,
@@ -423,6 +423,12 @@ impl Writer {
 
     /// Appends the next batch without checking for room.
     pub fn append_now(self: &Arc<Self>) -> Result<Offset, Error> {
+        self.append_held().map(|(end, _)| end)
+    }
+
+    /// Appends the next batch as [`Writer::append_now`] does. The thread that commits it waits until the guard is
+    /// dropped.
+    pub fn append_held(self: &Arc<Self>) -> Result<(Offset, MutexGuard<'_, WriterState>), Error> {
         let mut state = self.state.lock();
         let base = self.log.end();
         let batch = batch_at(&self.topic, self.partition, base, self.incarnation);
@@ -431,7 +437,7 @@ impl Writer {
             state.written.pop();
             return Err(error);
         }
-        Ok(batch.next_offset())
+        Ok((batch.next_offset(), state))
     }
 
     /// Waits until all records before this offset are acknowledged; `false` if they never will be.
