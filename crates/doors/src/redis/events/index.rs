@@ -63,9 +63,9 @@ struct Set<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     All,
-    /// Those that are found by lookups.
+    /// Subscriptions that are found by lookups.
     LookedUp,
-    /// Those whose patterns are compared with the channel.
+    /// Subscriptions whose patterns are compared with the channel.
     Compared,
 }
 
