@@ -33,6 +33,7 @@ fn bytes_of(found: Found<'_>) -> Vec<u8> {
 enum Step {
     Put { key: u64, bytes: usize, expires: Expires, condition: u8 },
     Add { key: u64, delta: i64 },
+    Overwrite { key: u64, at: usize, bytes: usize },
     Delete { key: u64, condition: u8 },
     Expiry { key: u64, after_ms: Option<u64> },
     Get { key: u64 },
@@ -53,6 +54,8 @@ fn a_step() -> impl Strategy<Value = Step> {
         10 => (of_key.clone(), 0usize..300, expires, 0u8..5)
             .prop_map(|(key, bytes, expires, condition)| Step::Put { key, bytes, expires, condition }),
         3 => (of_key.clone(), any::<i64>()).prop_map(|(key, delta)| Step::Add { key, delta }),
+        4 => (of_key.clone(), 0usize..300, 0usize..20)
+            .prop_map(|(key, at, bytes)| Step::Overwrite { key, at, bytes }),
         4 => (of_key.clone(), 0u8..5).prop_map(|(key, condition)| Step::Delete { key, condition }),
         4 => (of_key.clone(), proptest::option::of(0u64..100_000))
             .prop_map(|(key, after_ms)| Step::Expiry { key, after_ms }),
@@ -144,6 +147,19 @@ proptest! {
                         }
                         None => prop_assert_eq!(added.expect_err("no number").kind, ErrorKind::Invalid),
                     }
+                }
+                Step::Overwrite { key, at, bytes } => {
+                    let known = model.get(&key).cloned();
+                    let mut value = known.as_ref().map_or_else(Vec::new, |known| known.value.clone());
+                    value.resize(value.len().max(at + bytes), 0);
+                    value[at..at + bytes].fill(b'o');
+                    let part = vec![b'o'; bytes];
+                    let stored = with(key, |key| stripe.overwrite(key, at, &part, || time));
+                    version += 1;
+                    let previous = known.as_ref().map(|known| known.version);
+                    prop_assert_eq!(stored, Ok(Stored::Done { version, previous }));
+                    let expires_ms = known.and_then(|known| known.expires_ms);
+                    model.insert(key, Known { value, version, expires_ms });
                 }
                 Step::Delete { key, condition: number } => {
                     let current = model.get(&key).map(|known| known.version);
@@ -313,6 +329,56 @@ fn a_full_cache_without_eviction_refuses_new_entries_and_keeps_its_own() {
     let deleted = with(1, |key| stripe.delete(key, Condition::Always, || 0));
     assert!(matches!(deleted, Stored::Done { previous: Some(2), .. }));
     with(number, |key| stripe.put(key, &[1; 50], Expires::Never, Condition::Always, || 0)).expect("room again");
+}
+
+#[test]
+fn a_value_is_overwritten_in_its_place() {
+    let (mut stripe, budget) = stripe(Eviction::None, 5000);
+    with(1, |key| stripe.put(key, &[1; 3000], Expires::At(50), Condition::Always, || 0)).expect("room");
+    let place = |stripe: &mut Stripe| {
+        with(1, |key| stripe.peek(key, || 0).and_then(|found| found.value.bytes().ok().map(<[u8]>::as_ptr)))
+    };
+    let before = place(&mut stripe);
+    let mut value = vec![1; 3000];
+    for at in [0, 1500, 2998] {
+        with(1, |key| stripe.overwrite(key, at, &[2, 3], || 0)).expect("no room is needed");
+        value[at..at + 2].copy_from_slice(&[2, 3]);
+    }
+    assert_eq!(place(&mut stripe), before, "the value was not copied");
+    let found = with(1, |key| stripe.get(key, || 0).map(|found| (found.expires_ms, bytes_of(found))));
+    assert_eq!(found, Some((Some(50), value.clone())));
+
+    with(1, |key| stripe.overwrite(key, 3010, &[4], || 0)).expect("room for 11 bytes");
+    value.resize(3010, 0);
+    value.push(4);
+    assert_eq!(with(1, |key| stripe.get(key, || 0).map(bytes_of)), Some(value.clone()));
+    assert_eq!(budget.taken().div_ceil(512), stripe.stats().bytes.div_ceil(512));
+    let full = with(1, |key| stripe.overwrite(key, 4990, &[5], || 0)).expect_err("no room");
+    assert_eq!(full.kind, ErrorKind::Busy);
+    assert_eq!(with(1, |key| stripe.get(key, || 0).map(bytes_of)), Some(value), "a refused change has no effect");
+
+    let too_long = with(1, |key| stripe.overwrite(key, VALUE_BYTES_MAX, &[5], || 0)).expect_err("too long");
+    assert_eq!(too_long.kind, ErrorKind::TooLarge);
+    with(2, |key| stripe.change(key, 100, || 0, |list: &mut Edit<'_, List>| (true, list.push(End::Back, b"x"))))
+        .expect("a list");
+    let wrong = with(2, |key| stripe.overwrite(key, 0, &[5], || 0)).expect_err("a list");
+    assert_eq!(wrong.kind, ErrorKind::Invalid);
+}
+
+#[test]
+fn a_value_that_grows_evicts_others_but_not_itself() {
+    let (mut stripe, budget) = stripe(Eviction::S3Fifo, 20_000);
+    for number in 0..30 {
+        with(number, |key| stripe.put(key, &[0; 500], Expires::Never, Condition::Always, || 0)).expect("room");
+    }
+    with(7, |key| stripe.put(key, b"grows", Expires::At(90), Condition::Always, || 0)).expect("room");
+    for at in (5..10_000).step_by(100) {
+        with(7, |key| stripe.overwrite(key, at, &[7; 100], || 0)).expect("others are evicted");
+        assert!(budget.taken() <= 20_000);
+    }
+    let found = with(7, |key| stripe.get(key, || 0).map(|found| (found.expires_ms, bytes_of(found))));
+    assert_eq!(found, Some((Some(90), [b"grows", &[7; 10_000][..]].concat())));
+    assert!(stripe.stats().evicted > 0);
 }
 
 #[test]

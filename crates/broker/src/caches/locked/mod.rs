@@ -198,6 +198,16 @@ impl<'c> Locked<'c> {
         Ok(stored)
     }
 
+    /// Overwrites bytes of a value from position `at` on, and keeps its expiry time. A value that ends before `at` is
+    /// extended with zeros; that of a missing key is empty.
+    pub fn overwrite(&mut self, key: &[u8], at: usize, bytes: &[u8]) -> Result<()> {
+        let stored = self.change_stripe(key, |stripe, key, now_ms| stripe.overwrite(key, at, bytes, now_ms))?;
+        if let Stored::Done { previous, .. } = stored {
+            self.note(key, What::Put { is_new: previous.is_none(), expires: false });
+        }
+        Ok(())
+    }
+
     /// Deletes an entry. Returns `true` if it existed.
     pub fn delete(&mut self, key: &[u8]) -> bool {
         matches!(self.delete_if(key, Condition::IfPresent), Stored::Done { .. })

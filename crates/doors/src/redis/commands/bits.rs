@@ -26,11 +26,6 @@ fn bit_offset(arg: &[u8]) -> Done<usize> {
     u64::try_from(offset).ok().filter(|offset| *offset < BITS_MAX).map(|offset| offset as usize).ok_or(WRONG_OFFSET)
 }
 
-fn put(step: &mut Step<'_, '_>, key: &[u8], value: &[u8]) -> Done {
-    step.db.put(key, value, Expires::Kept, Condition::Always)?;
-    Ok(())
-}
-
 fn bit(value: &[u8], at: usize) -> bool {
     value.get(at / 8).is_some_and(|byte| byte >> (7 - at % 8) & 1 == 1)
 }
@@ -43,15 +38,14 @@ fn setbit(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         Ok(1) => true,
         _ => return Err(wrong()),
     };
-    let mut value = string(step.db, args[1])?.unwrap_or_default().to_vec();
+    let value = string(step.db, args[1])?.unwrap_or_default();
     let is_longer = value.len() <= offset / 8;
-    value.resize(value.len().max(offset / 8 + 1), 0);
-    let before = bit(&value, offset);
+    let byte = value.get(offset / 8).copied().unwrap_or_default();
     let mask = 0x80 >> (offset % 8);
-    let byte = &mut value[offset / 8];
-    *byte = if wanted { *byte | mask } else { *byte & !mask };
+    let before = byte & mask != 0;
     if is_longer || before != wanted {
-        put(step, args[1], &value)?;
+        let byte = if wanted { byte | mask } else { byte & !mask };
+        step.db.overwrite(args[1], offset / 8, &[byte])?;
     }
     step.out.flag(before);
     Ok(())
@@ -274,9 +268,8 @@ impl Width {
         bits as i64
     }
 
-    fn set(self, value: &mut Vec<u8>, at: usize, number: i64) {
+    fn set(self, value: &mut [u8], at: usize, number: i64) {
         let end = at + self.bits as usize;
-        value.resize(value.len().max(end.div_ceil(8)), 0);
         for (place, shift) in (at..end).zip((0..self.bits).rev()) {
             let mask = 0x80 >> (place % 8);
             let byte = &mut value[place / 8];
@@ -348,17 +341,21 @@ fn bitfield_ro(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn run_fields(step: &mut Step<'_, '_>, key: &[u8], fields: Fields) -> Done {
-    let mut value = string(step.db, key)?.unwrap_or_default().to_vec();
+    let value = string(step.db, key)?.unwrap_or_default();
     let length_before = value.len();
     let mut is_changed = false;
     // A write extends the string first, even if its number does not fit.
-    let ends = fields.iter().filter(|(field, ..)| !matches!(field, Field::Get));
-    let length = ends.map(|(_, width, offset, _)| (offset + width.bits as usize).div_ceil(8)).max();
-    if let Some(length) = length {
-        value.resize(value.len().max(length), 0);
-    }
+    let end_of = |(_, width, offset, _): &(_, Width, usize, _)| (offset + width.bits as usize).div_ceil(8);
+    let writes = fields.iter().filter(|(field, ..)| !matches!(field, Field::Get));
+    let length = writes.map(end_of).max().unwrap_or_default().max(length_before);
+    // Only the bytes between the first and the last field are copied.
+    let first = fields.iter().map(|(_, _, offset, _)| offset / 8).min().unwrap_or_default();
+    let end = fields.iter().map(end_of).max().unwrap_or_default();
+    let mut value = value.get(first..end.min(length_before)).unwrap_or_default().to_vec();
+    value.resize(end - first, 0);
     step.out.array(fields.len());
     for (field, width, offset, overflow) in fields {
+        let offset = offset - first * 8;
         let before = width.get(&value, offset);
         let (fitted, answer) = match field {
             Field::Get => (None, Some(before)),
@@ -375,19 +372,20 @@ fn run_fields(step: &mut Step<'_, '_>, key: &[u8], fields: Fields) -> Done {
         };
         if let Some(number) = fitted {
             width.set(&mut value, offset, number);
-            is_changed |= value.len() > length_before || width.get(&value, offset) != before;
+            is_changed |= length > length_before || width.get(&value, offset) != before;
         }
         match answer {
             Some(number) => step.out.int(number),
             None => step.out.null(),
         }
     }
-    if is_changed || value.len() > length_before {
+    if is_changed || length > length_before {
         if !is_changed {
             // Redis extends the string without an event if no number fits.
             step.set_operation("BITFIELD_RO");
         }
-        put(step, key, &value)?;
+        value.truncate(length - first);
+        step.db.overwrite(key, first, &value)?;
     }
     Ok(())
 }

@@ -231,9 +231,9 @@ fn append(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     if before.len() + args[2].len() > VALUE_BYTES_MAX {
         return Err(TOO_LONG);
     }
-    let value = [before, args[2]].concat();
-    put(step, args[1], &value, Expires::Kept)?;
-    step.out.len(value.len());
+    let length = before.len();
+    step.db.overwrite(args[1], length, args[2])?;
+    step.out.len(length + args[2].len());
     Ok(())
 }
 
@@ -292,11 +292,9 @@ fn setrange(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     if offset.saturating_add(part.len()) > VALUE_BYTES_MAX {
         return Err(TOO_LONG);
     }
-    let mut value = before.to_vec();
-    value.resize(value.len().max(offset + part.len()), 0);
-    value[offset..offset + part.len()].copy_from_slice(part);
-    put(step, key, &value, Expires::Kept)?;
-    step.out.len(value.len());
+    let length = before.len().max(offset + part.len());
+    step.db.overwrite(key, offset, part)?;
+    step.out.len(length);
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Stripe of a cache: a table of entries, and all operations that change an entry.
 
+mod overwrite;
 mod replay;
 mod streams;
 mod swap;
