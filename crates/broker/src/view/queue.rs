@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use engine::producers::AbortedIndex;
 use engine::queue::{
     Call, Cursor, DELAY_MS_MAX, Lease, Look, Queue, QueueOverflow, QueueRecord, QueueSettings, Taken, group_of, header,
-    header_of,
+    header_of, text_of,
 };
 use engine::{Error, ErrorKind, Isolation, Offset, PartitionId, Record, RecordBatch, Records, Result};
 
@@ -260,11 +260,16 @@ impl QueueView {
             Ok(records) => records,
             Err(error) => return tracing::warn!(queue = %definition.name, %error, "a batch holds no readable messages"),
         };
+        // A filter may test many attributes: headers are decoded once.
+        let mut headers = Vec::new();
         for view in records.iter().map_while(Result::ok) {
-            let attribute = |name: &str| header_of(&view, name);
-            if settings.filter.as_ref().is_some_and(|filter| !filter.matches(attribute)) {
-                self.queue.leave_out(view.offset);
-                continue;
+            if let Some(filter) = &settings.filter {
+                headers.clear();
+                headers.extend(view.headers());
+                if !filter.matches(|name| text_of(&headers, name)) {
+                    self.queue.leave_out(view.offset);
+                    continue;
+                }
             }
             let said = header_of(&view, header::DUE).and_then(|due| due.parse().ok());
             let due_ms = said.unwrap_or_else(|| (view.timestamp_ms.max(0) as u64).saturating_add(settings.delay_ms));

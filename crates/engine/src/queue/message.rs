@@ -7,7 +7,7 @@ use std::str::FromStr;
 use bytes::Bytes;
 
 use crate::ids::{Offset, PartitionId, TopicId};
-use crate::record::{Record, RecordView};
+use crate::record::{HeaderView, Record, RecordView};
 
 /// Names of the headers that are reserved for the broker. All values are text.
 pub mod header {
@@ -162,10 +162,18 @@ impl Message {
     }
 }
 
-/// Returns a header of a record in place, as text.
+/// Returns the first value of a header that is text.
 pub fn header_of<'a>(record: &RecordView<'a>, name: &str) -> Option<&'a str> {
-    let mut found = record.headers().filter(|(key, _)| *key == name.as_bytes());
-    found.find_map(|(_, value)| std::str::from_utf8(value?).ok())
+    text_in(record.headers(), name)
+}
+
+/// Returns the first value of a header that is text, among headers that are already decoded.
+pub fn text_of<'a>(headers: &[HeaderView<'a>], name: &str) -> Option<&'a str> {
+    text_in(headers.iter().copied(), name)
+}
+
+fn text_in<'a>(headers: impl Iterator<Item = HeaderView<'a>>, name: &str) -> Option<&'a str> {
+    headers.filter(|(key, _)| *key == name.as_bytes()).find_map(|(_, value)| std::str::from_utf8(value?).ok())
 }
 
 #[cfg(test)]

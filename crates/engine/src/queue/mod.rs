@@ -31,7 +31,7 @@ pub use dedup::{DEDUP_WINDOW_MS, Dedup};
 pub use filter::Filter;
 pub use leases::{Counts, Entry, Lease, LeaseError, Phase, Queue};
 pub use line::{GroupId, group_of};
-pub use message::{Message, MessageId, header, header_of};
+pub use message::{Message, MessageId, header, header_of, text_of};
 pub use named::SettingValue;
 pub use record::{Cursor, QueueDefinition, QueueId, QueueRecord};
 pub use snapshot::{Snapshot, SnapshotPartition};
