@@ -70,6 +70,11 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// Returns what was taken since `taken` bytes were: the next frame begins there.
+    pub(super) fn give_back(&mut self, taken: usize) {
+        self.taken = self.taken.min(taken);
+    }
+
     /// Returns the number of bytes that were taken and not split off.
     pub(super) fn taken(&self) -> usize {
         self.taken
@@ -85,12 +90,16 @@ mod tests {
         let mut input = Input::new(b"abcdef");
         assert_eq!((input.take(2), input.bytes()), (&b"ab"[..], &b"cdef"[..]));
         assert_eq!(input.take_owned(2), b"cd"[..]);
+        input.give_back(2);
+        assert_eq!(input.take(2), b"cd");
         assert_eq!((input.take(9), input.taken()), (&b"ef"[..], 6));
 
         let mut own = BytesMut::from(&b"abcdef"[..]);
         let mut input = Input::own(&mut own);
         assert_eq!(input.take_owned(2), b"ab"[..]);
         assert_eq!((input.take(1), input.bytes(), input.taken()), (&b"c"[..], &b"def"[..], 1));
+        input.give_back(0);
+        assert_eq!((input.bytes(), input.taken()), (&b"cdef"[..], 0));
         assert_eq!(own, b"cdef"[..], "what was split off is gone, what was taken is the caller's to remove");
     }
 }

@@ -119,6 +119,14 @@ where
         self.map_reply(self.inner.call_streamed(session, request, body))
     }
 
+    fn is_joinable(&self, session: &Self::Session) -> bool {
+        self.inner.is_joinable(session)
+    }
+
+    fn may_join(&self, session: &Self::Session, request: &P::Request<'_>) -> bool {
+        self.inner.may_join(session, request)
+    }
+
     fn settle(&self, session: &mut Self::Session) {
         self.inner.settle(session);
     }
@@ -207,6 +215,14 @@ where
             Some(response) => Reply::Now(response),
             None => self.inner.call_streamed(session, request, body),
         }
+    }
+
+    fn is_joinable(&self, session: &Self::Session) -> bool {
+        self.inner.is_joinable(session)
+    }
+
+    fn may_join(&self, session: &Self::Session, request: &P::Request<'_>) -> bool {
+        self.inner.may_join(session, request)
     }
 
     fn settle(&self, session: &mut Self::Session) {

@@ -41,8 +41,8 @@ pub(super) struct Pending<P: Protocol, H: Handler<P>> {
     next: u64,
     /// Answers that may be sent now.
     ready: VecDeque<Answer<P>>,
-    /// Request that has to finish before another is handled.
-    alone: Option<u64>,
+    /// Number of requests that have to finish before another is handled.
+    alone: usize,
     /// `true` if that request is cancelled when the peer disconnects.
     is_blocked: bool,
     /// Requests that were not reported as done yet, including those that panicked.
@@ -63,6 +63,7 @@ enum Place<P: Protocol, L> {
 struct Work<P: Protocol, L> {
     number: u64,
     begun: Begun<P>,
+    is_alone: bool,
     is_answered: bool,
     later: Pin<Box<L>>,
 }
@@ -90,7 +91,7 @@ impl<P: Protocol, H: Handler<P>> Default for Pending<P, H> {
             first: 0,
             next: 0,
             ready: VecDeque::new(),
-            alone: None,
+            alone: 0,
             is_blocked: false,
             unfinished: 0,
         }
@@ -114,7 +115,7 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
 
     /// Returns `true` if a request is running that excludes all others.
     pub(super) fn is_alone(&self) -> bool {
-        self.alone.is_some()
+        self.alone > 0
     }
 
     /// Returns `true` if a request is running that is cancelled when the peer disconnects.
@@ -133,13 +134,13 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
         self.next += 1;
         self.unfinished += 1;
         if is_alone {
-            self.alone = Some(number);
+            self.alone += 1;
             self.is_blocked = false;
         }
         if P::ORDER == Order::Request {
             self.places.push_back(Place::Running);
         }
-        let work = Work { number, begun, is_answered: false, later: Box::pin(later) };
+        let work = Work { number, begun, is_alone, is_answered: false, later: Box::pin(later) };
         self.running.push(Running(Some(work)));
         number
     }
@@ -225,9 +226,7 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
     }
 
     fn end(&mut self, work: &Work<P, H::Later>, fault: Option<Fault>) {
-        if self.alone == Some(work.number) {
-            self.alone = None;
-        }
+        self.alone -= usize::from(work.is_alone);
         let fault = fault.map(|fault| (work.begun.tag, fault));
         match P::ORDER {
             Order::Request => self.places[(work.number - self.first) as usize] = Place::Over(fault, work.begun.at),

@@ -144,7 +144,8 @@ pub enum Reply<R, L> {
     Now(R),
     /// Response or responses that follow later; the next requests are handled concurrently.
     Later(L),
-    /// Like `Later`, but no further frame of this stream is handled until the last response.
+    /// Like `Later`, but no further frame of this stream is handled until the last response, except for requests that
+    /// may join it ([`Handler::may_join`]).
     Alone(L),
     /// Like `Alone`, for long waits: cancelled when the peer closes its side.
     Blocked(L),
@@ -260,9 +261,24 @@ pub trait Handler<P: Protocol>: 'static {
         self.call(session, request)
     }
 
-    /// Called after all frames of one read are handled, for work that was batched until this moment.
+    /// Called after all frames of one read are handled, or one of them had a fault, for work that was batched until
+    /// this moment.
     fn settle(&self, session: &mut Self::Session) {
         let _ = session;
+    }
+
+    /// Returns `true` while requests of the same read may join the last request, which runs alone.
+    fn is_joinable(&self, session: &Self::Session) -> bool {
+        let _ = session;
+        false
+    }
+
+    /// Returns `true` if a request is handled although an earlier one runs alone. Called while
+    /// [`Handler::is_joinable`]; other requests wait, and are decoded again. The reply is [`Reply::Now`] or
+    /// [`Reply::Alone`]. For protocols whose requests borrow their bytes.
+    fn may_join(&self, session: &Self::Session, request: &P::Request<'_>) -> bool {
+        let _ = (session, request);
+        false
     }
 
     /// Called when a turn of the stream begins and when it ends: all work for the stream on this thread, including

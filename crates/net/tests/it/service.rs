@@ -16,6 +16,8 @@ over_every_transport!(
     later_requests_overtake_where_a_tag_tells,
     a_stream_that_a_later_answer_ends_is_closed_behind_it,
     a_request_that_is_alone_holds_the_next_ones,
+    requests_that_join_another_begin_with_it_and_hold_the_next_ones,
+    a_fault_after_requests_that_joined_another_follows_their_answers,
     the_last_answer_closes,
     one_request_may_have_several_answers,
     a_request_without_an_answer_is_a_fault,
@@ -231,6 +233,75 @@ async fn a_request_that_is_alone_holds_the_next_ones(way: Way) {
         assert_eq!(peer.receive().await, answer(3, "third"));
         peer.assert_served().await;
         drop(peer);
+        fixture.assert_all_released().await;
+    }
+}
+
+/// Maximum number of attempts at joining requests. A turn may end between two frames of one read, because its duration
+/// is measured with the ticks of the kernel; then the second request waits for the first.
+const JOINS_MAX: usize = 50;
+
+/// Waits for the end of the turn in which the request began, and returns `true` if the other one has joined it.
+async fn has_joined(fixture: &Fixture, first: &str, second: &str) -> bool {
+    fixture.world.until(&format!("joined {first}")).await;
+    fixture.world.noted(&format!("begin {second}")) == 1
+}
+
+async fn requests_that_join_another_begin_with_it_and_hold_the_next_ones(way: Way) {
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
+        let mut requests = 1;
+        for attempt in 1.. {
+            let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| format!("{name}{attempt}"));
+            let words = [format!("join {a}"), format!("join {b}"), format!("wait {c}"), format!("join {d}")];
+            peer.send_all(&(1..).zip(&words).map(|(id, words)| call(id, words)).collect::<Vec<_>>()).await;
+            requests += 4;
+            let has_joined = has_joined(&fixture, &a, &b).await;
+            assert_eq!(fixture.world.noted(&format!("begin {c}")), 0, "it waits for both");
+            fixture.world.open(&b, 1);
+            fixture.world.open(&a, 1);
+            let mut received = peer.receive_all(2).await;
+            received.sort_by_key(ServerFrame::id);
+            assert_eq!(received, [answer(1, &a), answer(2, &b)]);
+            // It is decoded again.
+            fixture.world.until(&format!("begin {c}")).await;
+            assert_eq!(fixture.world.noted(&format!("begin {c}")), 1);
+            fixture.world.open(&c, 1);
+            assert_eq!(peer.receive().await, answer(3, &c));
+            fixture.world.open(&d, 1);
+            assert_eq!(peer.receive().await, answer(4, &d));
+            if has_joined {
+                break;
+            }
+            assert!(attempt < JOINS_MAX, "no request joins another");
+        }
+        peer.assert_served().await;
+        drop(peer);
+        let totals = fixture.assert_all_released().await;
+        assert_eq!((totals.requests_started, totals.requests_completed), (requests, requests));
+    }
+}
+
+async fn a_fault_after_requests_that_joined_another_follows_their_answers(way: Way) {
+    for fixture in Fixture::both(patient()) {
+        for attempt in 1.. {
+            let mut peer = fixture.dial(way).await;
+            let [a, b] = ["a", "b"].map(|name| format!("{name}{attempt}"));
+            let malformed = frame(b'?', 3, b"");
+            peer.send_all(&[call(1, &format!("join {a}")), call(2, &format!("join {b}")), malformed]).await;
+            let has_joined = has_joined(&fixture, &a, &b).await;
+            fixture.world.open(&a, 1);
+            fixture.world.open(&b, 1);
+            let mut received = peer.receive_all(2).await;
+            received.sort_by_key(ServerFrame::id);
+            assert_eq!(received, [answer(1, &a), answer(2, &b)]);
+            assert!(matches!(peer.receive().await, ServerFrame::Fault(..)), "the stream ends with a fault");
+            peer.reader.assert_end().await;
+            if has_joined {
+                break;
+            }
+            assert!(attempt < JOINS_MAX, "no request joins another");
+        }
         fixture.assert_all_released().await;
     }
 }

@@ -6,11 +6,12 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
+use super::super::input::Input;
 use super::super::out::Out;
-use super::super::protocol::{Fault, FaultKind, Handler, Protocol};
+use super::super::protocol::{Decoded, Fault, FaultKind, Handler, Protocol};
 use super::super::scratch::Scratch;
 use super::super::transport::Transport;
-use super::{Connection, End, ROUNDS_MAX, Stage};
+use super::{Connection, End, FLUSH_BYTES, ROUNDS_MAX, Stage};
 use crate::limits::coarse_ns;
 
 /// Tick that is never reached.
@@ -40,7 +41,54 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
 
     /// Returns `true` if another frame may be handled in this turn.
     pub(super) fn may_go_on(&self, cx: &Context<'_>, out: &Out) -> bool {
-        self.is_reading() && self.may_handle(cx, out) && !self.is_turn_over()
+        self.is_reading() && self.may_handle_next(cx, out) && !self.is_turn_over()
+    }
+
+    /// Returns `true` if another frame may be handled: nothing has to be written, answered or delivered first. Requests
+    /// that wait for their bodies block nothing, since the pieces are among the next frames.
+    pub(super) fn may_handle(&self, cx: &Context<'_>, out: &Out) -> bool {
+        !self.is_alone() && self.has_room(cx, out)
+    }
+
+    /// Returns `true` if another frame of the same read may be handled: it may join a request that runs alone.
+    pub(super) fn may_handle_next(&self, cx: &Context<'_>, out: &Out) -> bool {
+        (!self.is_alone() || self.live.handler.is_joinable(&self.session)) && self.has_room(cx, out)
+    }
+
+    fn is_alone(&self) -> bool {
+        self.pending.as_ref().is_some_and(|pending| pending.is_alone())
+    }
+
+    fn has_room(&self, cx: &Context<'_>, out: &Out) -> bool {
+        let max = self.live.settings.requests_per_connection_max + self.bodies.count();
+        out.len() < FLUSH_BYTES
+            && self.held.is_none()
+            && self.pause.is_none()
+            && !self.live.handler.wants_pause(&self.session)
+            && self.pending.as_ref().is_none_or(|pending| pending.count() < max)
+            && self.bodies.have_room(cx)
+    }
+
+    /// Decodes the next frame. Returns `None` if it waits for a request that runs alone: it is then decoded again.
+    pub(super) fn decode<'a>(&mut self, input: &mut Input<'a>) -> Result<Option<Decoded<'a, P>>, Fault> {
+        let taken = input.taken();
+        let decoded = self.live.protocol.decode(&mut self.codec, input);
+        if !self.is_alone() {
+            return decoded.map(Some);
+        }
+        let waits = match &decoded {
+            Ok(Decoded::Request(_, request)) => !self.live.handler.may_join(&self.session, request),
+            Ok(Decoded::Message(_)) => false,
+            // Its first bytes remain.
+            Ok(Decoded::More(wanted)) if *wanted > self.live.settings.frame_bytes_max => return Ok(None),
+            Ok(Decoded::More(_)) => false,
+            Ok(Decoded::Open(..) | Decoded::Piece { .. }) | Err(_) => true,
+        };
+        if waits {
+            input.give_back(taken);
+            return Ok(None);
+        }
+        decoded.map(Some)
     }
 
     /// Ends everything that has timed out.

@@ -253,6 +253,9 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             let mut lingers = true;
             self.live.handler.turn(&self.session, true);
             let mut turn = self.turn(cx, scratch, now);
+            if turn.is_err() {
+                self.live.handler.settle(&mut self.session);
+            }
             if P::ORDER == Order::Request
                 && self.pending.is_some()
                 && let Err(End::Fault(fault)) = turn
@@ -465,18 +468,6 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         self.is_in_line
     }
 
-    /// Returns `true` if another frame may be handled: nothing has to be written, answered or delivered first. Requests
-    /// that wait for their bodies block nothing, since the pieces are among the next frames.
-    fn may_handle(&self, cx: &Context<'_>, out: &Out) -> bool {
-        let max = self.live.settings.requests_per_connection_max + self.bodies.count();
-        out.len() < FLUSH_BYTES
-            && self.held.is_none()
-            && self.pause.is_none()
-            && !self.live.handler.wants_pause(&self.session)
-            && self.pending.as_ref().is_none_or(|pending| !pending.is_alone() && pending.count() < max)
-            && self.bodies.have_room(cx)
-    }
-
     /// Restarts the time measurement of the frames and bodies that the peer has begun: it is not responsible for the
     /// time in which the connection was not read.
     fn begin_anew(&mut self, now: u64) {
@@ -527,7 +518,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         let turn = &mut Turn { out, batch, now, at, permit: None };
         let mut input = Input::new(&buf[..bytes]);
         let is_new = self.rest.is_empty();
-        while !input.is_empty() && self.is_reading() && self.may_handle(cx, turn.out) {
+        while !input.is_empty() && self.is_reading() && self.may_handle_next(cx, turn.out) {
             if !self.handle_frame(&mut input, turn)? || self.is_turn_over() {
                 break;
             }
@@ -548,11 +539,14 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
     }
 
-    /// Handles the first frame. Returns `false` if it is incomplete.
+    /// Handles the first frame. Returns `false` if it is incomplete, or has to wait.
     fn handle_frame(&mut self, input: &mut Input<'_>, turn: &mut Turn<'_>) -> Result<bool, End> {
         let buffered = input.len();
         let is_late = matches!(self.stage, Stage::Finishing { .. });
-        match self.live.protocol.decode(&mut self.codec, input)? {
+        let Some(decoded) = self.decode(input)? else {
+            return Ok(false);
+        };
+        match decoded {
             Decoded::More(wanted) => {
                 if wanted > self.live.settings.frame_bytes_max {
                     return Err(self.too_large(wanted).into());

@@ -31,6 +31,8 @@ pub struct Session {
     standing: Rc<Cell<Standing>>,
     /// Gate of the pause that begins after this turn.
     pause: Option<String>,
+    /// Name of the first request of this turn that others may join.
+    joined: Option<String>,
 }
 
 type Later = LocalBoxStream<'static, Response>;
@@ -103,7 +105,13 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
         }
         self.0.keep_outbox(outbox);
         let peer = connection.1.clone();
-        Session { peer, outbox: outbox.clone(), standing: Rc::new(Cell::new(Standing::Open)), pause: None }
+        Session {
+            peer,
+            outbox: outbox.clone(),
+            standing: Rc::new(Cell::new(Standing::Open)),
+            pause: None,
+            joined: None,
+        }
     }
 
     fn standing(&self, session: &Session) -> Standing {
@@ -115,6 +123,20 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
         self.0.note(format!("spent {} requests", spent.requests));
         assert!(spent.bytes_read > 0, "{spent:?}");
         Some(Box::pin(async move { begun.0.pass(&begun.1).await }))
+    }
+
+    fn is_joinable(&self, session: &Session) -> bool {
+        session.joined.is_some()
+    }
+
+    fn may_join(&self, _session: &Session, request: &Call<'_>) -> bool {
+        request.words.starts_with(b"join ")
+    }
+
+    fn settle(&self, session: &mut Session) {
+        if let Some(first) = session.joined.take() {
+            self.0.note(format!("joined {first}"));
+        }
     }
 
     fn call(&self, session: &mut Session, request: Call<'_>) -> Replied {
@@ -141,6 +163,11 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
             }
             "wait" => Reply::Later(gated(world, next().expect("a name"))),
             "alone" => Reply::Alone(gated(world, next().expect("a name"))),
+            "join" => {
+                let name = next().expect("a name");
+                session.joined.get_or_insert_with(|| name.to_owned());
+                Reply::Alone(gated(world, name))
+            }
             "pause" => {
                 session.pause = Some(next().expect("a name").to_owned());
                 Reply::Now(text("paused"))
