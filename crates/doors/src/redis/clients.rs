@@ -115,6 +115,25 @@ impl Default for About {
     }
 }
 
+/// Arguments of a command that has not ended. They count for the memory of its client until this is dropped.
+pub(super) struct HeldArgs {
+    client: Arc<Client>,
+    bytes: usize,
+}
+
+impl HeldArgs {
+    pub(super) fn new(client: &Arc<Client>, bytes: usize) -> Self {
+        client.args_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Self { client: client.clone(), bytes }
+    }
+}
+
+impl Drop for HeldArgs {
+    fn drop(&mut self) {
+        self.client.args_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 impl Clients {
     pub(super) fn add(&self, client: Arc<Client>) {
         self.by_id.lock().insert(client.id, client);

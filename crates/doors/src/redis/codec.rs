@@ -144,6 +144,10 @@ impl Request<'_> {
         self.frame.len()
     }
 
+    pub(super) fn name(&self) -> &[u8] {
+        self.spans.first().map_or(&[], |(from, until)| &self.frame[*from as usize..*until as usize])
+    }
+
     pub(super) fn args(&self) -> Args<'_> {
         self.spans.iter().map(|(from, until)| &self.frame[*from as usize..*until as usize]).collect()
     }

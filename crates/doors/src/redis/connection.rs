@@ -1,10 +1,10 @@
 //! State of a connection, and the execution of its requests.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use broker::{Answers, Cache, Caches, Cause, Commit, Finished, Identity, LockedCache, Unwelcome, Waiting, Wakes};
@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 
 use super::access::{Reach, Recheck};
 use super::channels::Subscribed;
-use super::clients::{About, Asking, Client, Clients, NO_COMMAND};
+use super::clients::{About, Asking, Client, Clients, HeldArgs, NO_COMMAND};
 use super::codec::{Answer, Follow, Paused, RedisProtocol, Request};
 use super::commands;
 use super::commands::session::source_of;
@@ -35,6 +35,7 @@ use super::names::cache_name;
 use super::notices::Notices;
 use super::room::answer_blocked;
 use super::scripts::BUSY;
+use super::scripts::batch::Batch;
 use super::shard_channels::ShardSubscription;
 use super::stats::{Stats, Tally};
 use super::tracking::Tracked;
@@ -106,6 +107,10 @@ pub(super) struct Session {
     pub(super) monitoring: Option<Monitoring>,
     /// `true` if the current command runs in slices.
     pub(super) is_sliced: bool,
+    /// Scripts of this read, which run on a thread for scripts.
+    pub(super) batch: Batch,
+    /// Duration of the current script once it has ended, if it runs there.
+    pub(super) took: Option<Rc<Cell<Option<Duration>>>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -203,6 +208,8 @@ impl Handler<RedisProtocol> for Door {
             has_caching: false,
             monitoring: None,
             is_sliced: false,
+            batch: Batch::default(),
+            took: None,
         }
     }
 
@@ -283,9 +290,24 @@ impl Handler<RedisProtocol> for Door {
         Some(Box::pin(self.scripts.clone().over(self.pause.clone(), session.tenant.clone())))
     }
 
-    /// Wakes the subscribers of the messages that were published in this turn.
+    fn is_joinable(&self, session: &Session) -> bool {
+        session.batch.takes(0)
+    }
+
+    /// Returns `true` for a script that may go to a thread for scripts together with the last one. A monitoring client
+    /// receives the lines of one script after those of the other.
+    fn may_join(&self, session: &Session, request: &Request<'_>) -> bool {
+        session.batch.takes(request.len())
+            && session.transaction.is_none()
+            && session.tracked.is_none()
+            && !self.monitors.are_any()
+            && commands::find(request.name()).is_some_and(|command| matches!(command.does, Does::Script(_)))
+    }
+
+    /// Wakes the subscribers of the messages that were published in this turn, and begins its scripts.
     fn settle(&self, session: &mut Session) {
         session.wakes.flush();
+        session.batch.begin(&self.scripts.lanes);
         session.last = None;
     }
 
@@ -376,27 +398,26 @@ impl Door {
             // A command that runs elsewhere has ended when its reply exists.
             Reply::Alone(later) => {
                 session.last = None;
-                let args_bytes = bytes_in(args);
-                session.client.args_bytes.store(args_bytes, Ordering::Relaxed);
+                let held = HeldArgs::new(&session.client, bytes_in(args));
                 let owned: Vec<Box<[u8]>> = args.iter().take(SLOW_ARGS).map(|arg| (*arg).into()).collect();
                 let stats = self.stats.clone();
                 let tally = session.tally.clone();
                 let client = session.client.clone();
+                let took = session.took.take();
                 Reply::Alone(after(later, move |answer| {
-                    let end = Instant::now();
+                    let took = took.and_then(|took| took.get()).unwrap_or_else(|| began.elapsed());
                     let args = owned.iter().map(|arg| &**arg).collect::<Vec<_>>();
-                    client.args_bytes.store(0, Ordering::Relaxed);
-                    finish(&stats, &tally, &client, number, &args, end.duration_since(began));
+                    drop(held);
+                    finish(&stats, &tally, &client, number, &args, took);
                     answer.error().into_iter().for_each(|error| tally.fail(number, error));
                 }))
             }
             Reply::Blocked(later) => {
                 self.count_now(session, number, args, began);
-                session.client.args_bytes.store(bytes_in(args), Ordering::Relaxed);
+                let held = HeldArgs::new(&session.client, bytes_in(args));
                 let tally = session.tally.clone();
-                let client = session.client.clone();
                 Reply::Blocked(after(later, move |answer| {
-                    client.args_bytes.store(0, Ordering::Relaxed);
+                    drop(held);
                     answer.error().into_iter().for_each(|error| tally.fail(number, error));
                 }))
             }

@@ -62,7 +62,8 @@ fn of_script(part: &[u8]) -> Needs {
 /// of Lua, which takes about a microsecond.
 const WORDS_HERE_MAX: usize = 4096;
 
-/// Runs a script: here if it ends soon whatever its arguments are, otherwise on a thread for scripts.
+/// Runs a script: here if it ends soon whatever its arguments are, otherwise on a thread for scripts, as one that
+/// follows such a script.
 pub(in crate::redis) fn serve(
     door: &Door,
     session: &mut Session,
@@ -74,7 +75,8 @@ pub(in crate::redis) fn serve(
         Ok(call) => call,
         Err(fail) => return session.fail(&fail),
     };
-    if call.script.is_straight && call.keys.len() + call.args.len() <= WORDS_HERE_MAX {
+    let has_few_words = call.keys.len() + call.args.len() <= WORDS_HERE_MAX;
+    if call.script.is_straight && has_few_words && session.batch.is_empty() {
         match door.run_here(session, &call, &command.keys(args)) {
             Ok(Some((writer, commit))) => return session.settled(Answer::Written(writer.bytes), commit),
             Ok(None) => {}

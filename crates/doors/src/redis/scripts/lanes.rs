@@ -4,7 +4,6 @@
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Result as Written;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -14,6 +13,7 @@ use engine::security::TenantName;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
+use super::batch::{Units, guarded};
 use super::running::Running;
 use crate::redis::errors::{Done, Fail, fixed};
 
@@ -50,10 +50,48 @@ impl Drop for Entered {
     }
 }
 
-/// Work of a thread. It returns the function that hands over the result.
-type Job = Box<dyn FnOnce() -> Box<dyn FnOnce() + Send> + Send>;
+/// Hands over results. Called once the job counts as ended, since a client may send its next script as soon as it has
+/// a result.
+pub(super) type HandOver = Box<dyn FnOnce() + Send>;
+
+/// Work of a thread.
+pub(super) enum Job {
+    /// Work other than scripts of a connection.
+    One(Box<dyn FnOnce() -> HandOver + Send>),
+    Units(Units),
+}
+
+impl Job {
+    /// Returns the number of its scripts.
+    fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Units(units) => units.len(),
+        }
+    }
+
+    /// Runs until its turn is over. Returns the job that is left, and the hand-over of the results that exist.
+    fn turn(self) -> (Option<Self>, Option<HandOver>) {
+        match self {
+            Self::One(work) => (None, guarded(work)),
+            Self::Units(units) => {
+                let (left, unsent) = units.turn();
+                (left.map(Self::Units), Some(Box::new(move || unsent.send())))
+            }
+        }
+    }
+
+    /// Ends it with an error.
+    pub(super) fn refuse(self, fail: &Fail) {
+        match self {
+            Self::One(work) => drop(work),
+            Self::Units(units) => units.refuse(fail),
+        }
+    }
+}
+
 /// Tenant whose scripts these are; `None` for the scripts of all clients without a tenant.
-type Owner = Option<TenantName>;
+pub(super) type Owner = Option<TenantName>;
 
 /// Queue of scripts, which the threads run in the order of their arrival, as far as the shares of their owners allow.
 #[derive(Default)]
@@ -69,23 +107,25 @@ pub(in crate::redis) struct Lanes {
 
 #[derive(Default)]
 struct Queue {
-    /// Scripts that a thread takes next. Each has its place in `begun`.
+    /// Jobs that a thread takes next. Each has its place in `begun`.
     ready: VecDeque<(Owner, Job)>,
-    /// Scripts that wait until others have ended.
+    /// Jobs that wait until others have ended.
     waiting: VecDeque<(Owner, Job)>,
-    /// Number of scripts of each owner that run or are ready.
+    /// Number of the scripts of `waiting`.
+    waiting_count: usize,
+    /// Number of jobs of each owner that run or are ready.
     begun: HashMap<Owner, usize>,
     /// Sum of `begun`.
     begun_count: usize,
     threads: usize,
-    /// Threads that wait for a script. The one that came last takes the next script, as it has the most of what scripts
-    /// use in its processor's cache.
+    /// Threads that wait for a job. The one that came last takes the next job, as it has the most of what scripts use
+    /// in its processor's cache.
     idle: Vec<Arc<Condvar>>,
     is_closed: bool,
 }
 
 impl Queue {
-    /// Returns `true` if a script of this owner may begin.
+    /// Returns `true` if a job of this owner may begin.
     fn may_begin(&self, owner: &Owner) -> bool {
         let of_owner = self.begun.get(owner).copied().unwrap_or_default();
         let share = if owner.is_some() { LANES_OF_TENANT_MAX } else { LANES_MAX };
@@ -98,7 +138,12 @@ impl Queue {
         self.ready.push_back((owner, job));
     }
 
-    /// Notes the end of a script, and makes the next one ready that may begin now.
+    fn wait(&mut self, owner: Owner, job: Job) {
+        self.waiting_count += job.len();
+        self.waiting.push_back((owner, job));
+    }
+
+    /// Notes the end of a turn, and makes the next job ready that may begin now.
     fn end(&mut self, owner: &Owner) {
         if let Some(count) = self.begun.get_mut(owner) {
             *count -= 1;
@@ -110,6 +155,7 @@ impl Queue {
         if let Some(at) = self.waiting.iter().position(|(owner, _)| self.may_begin(owner))
             && let Some((owner, job)) = self.waiting.remove(at)
         {
+            self.waiting_count -= job.len();
             self.begin(owner, job);
         }
     }
@@ -137,54 +183,52 @@ impl Lanes {
         let job = move || {
             let result = work();
             // A client that has disconnected receives no result.
-            Box::new(move || drop(send.send(result))) as Box<dyn FnOnce() + Send>
+            Box::new(move || drop(send.send(result))) as HandOver
         };
-        self.add(owner, Box::new(job))?;
+        self.add(owner, Job::One(Box::new(job))).map_err(|(fail, _job)| fail)?;
         Ok(receive)
     }
 
-    fn add(self: &Arc<Self>, owner: Owner, job: Job) -> Done {
+    /// Queues a job of an owner. Returns it if it cannot run.
+    pub(super) fn add(self: &Arc<Self>, owner: Owner, job: Job) -> Result<(), (Fail, Job)> {
+        let count = job.len();
         let mut queue = self.state.lock();
         if queue.is_closed {
-            return Err(CLOSED);
+            return Err((CLOSED, job));
         }
-        let of_owner = || queue.waiting.iter().filter(|(other, _)| *other == owner).count();
-        let is_full = queue.waiting.len() == QUEUE_MAX;
-        if is_full || owner.is_some() && queue.waiting.len() >= QUEUE_OF_TENANT_MAX && of_owner() >= QUEUE_OF_TENANT_MAX
-        {
-            let count = if is_full { QUEUE_MAX } else { QUEUE_OF_TENANT_MAX };
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(Fail::new(format!(
-                "BUSY {count} scripts are waiting for a thread: try again later, or end a script with SCRIPT KILL"
-            )));
+        let of_owner = || {
+            let jobs = queue.waiting.iter().filter(|(other, _)| *other == owner);
+            jobs.map(|(_, job)| job.len()).sum::<usize>()
+        };
+        let is_full = queue.waiting_count + count > QUEUE_MAX;
+        let is_too_much = |of: usize| of + count > QUEUE_OF_TENANT_MAX;
+        let is_full_of_owner = || owner.is_some() && is_too_much(queue.waiting_count) && is_too_much(of_owner());
+        if is_full || is_full_of_owner() {
+            let max = if is_full { QUEUE_MAX } else { QUEUE_OF_TENANT_MAX };
+            self.refused.fetch_add(count as u64, Ordering::Relaxed);
+            let fail = Fail::new(format!(
+                "BUSY {max} scripts are waiting for a thread: try again later, or end a script with SCRIPT KILL"
+            ));
+            return Err((fail, job));
         }
-        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.begun.fetch_add(count as u64, Ordering::Relaxed);
         if !queue.may_begin(&owner) {
-            queue.waiting.push_back((owner, job));
+            queue.wait(owner, job);
             return Ok(());
         }
         queue.begin(owner, job);
-        let woken = queue.idle.pop();
-        if woken.is_none() && queue.threads < LANES_ALL_MAX {
-            let lanes = self.clone();
-            let number = queue.threads;
-            let started =
-                std::thread::Builder::new().name(format!("script-{number}")).stack_size(STACK_BYTES).spawn(move || {
-                    LANE.set(number);
-                    lanes.serve();
-                });
-            match started {
-                Ok(_thread) => queue.threads += 1,
-                Err(error) if queue.threads == 0 => {
-                    if let Some((owner, _job)) = queue.ready.pop_back() {
-                        queue.end(&owner);
-                    }
-                    return Err(Fail::new(format!("ERR no thread for scripts could be started: {error}")));
-                }
-                // The other threads run the job.
-                Err(_) => {}
+        let woken = match self.thread_for_next(&mut queue) {
+            Ok(woken) => woken,
+            Err(error) if queue.threads == 0 => {
+                let Some((owner, job)) = queue.ready.pop_back() else {
+                    return Ok(());
+                };
+                queue.end(&owner);
+                return Err((Fail::new(format!("ERR no thread for scripts could be started: {error}")), job));
             }
-        }
+            // The other threads run the job.
+            Err(_) => None,
+        };
         drop(queue);
         if let Some(woken) = woken {
             woken.notify_one();
@@ -192,8 +236,24 @@ impl Lanes {
         Ok(())
     }
 
+    /// Returns an idle thread for a job that is ready, to be woken, or starts one if there is none.
+    fn thread_for_next(self: &Arc<Self>, queue: &mut Queue) -> std::io::Result<Option<Arc<Condvar>>> {
+        let idle = queue.idle.pop();
+        if idle.is_none() && queue.threads < LANES_ALL_MAX {
+            let lanes = self.clone();
+            let number = queue.threads;
+            let serve = move || {
+                LANE.set(number);
+                lanes.serve();
+            };
+            std::thread::Builder::new().name(format!("script-{number}")).stack_size(STACK_BYTES).spawn(serve)?;
+            queue.threads += 1;
+        }
+        Ok(idle)
+    }
+
     /// Runs jobs until the door closes.
-    fn serve(&self) {
+    fn serve(self: &Arc<Self>) {
         let has_job = Arc::new(Condvar::new());
         let mut queue = self.state.lock();
         loop {
@@ -203,21 +263,20 @@ impl Lanes {
                     queue.idle.remove(place);
                 }
                 drop(queue);
-                // A panic must not end the thread, which others count on. Its caller sees that the job has no result.
-                let done = std::panic::catch_unwind(AssertUnwindSafe(job));
+                let (left, hand_over) = job.turn();
                 queue = self.state.lock();
-                queue.end(&owner);
+                let (left, woken) = self.end_turn(&mut queue, owner, left);
                 if queue.ready.is_empty() && !queue.is_closed {
                     // As soon as it has the result, a client may send its next script. This thread takes it, whose
                     // caches and state of Lua are warm.
                     queue.idle.push(has_job.clone());
                 }
                 MutexGuard::unlocked(&mut queue, || {
-                    let handed = done.and_then(|hand_over| std::panic::catch_unwind(AssertUnwindSafe(hand_over)));
-                    if handed.is_err() {
-                        broker::act_for(None);
-                        tracing::error!("a script of a Redis client has ended with a panic");
+                    if let Some(woken) = woken {
+                        woken.notify_one();
                     }
+                    drop(left);
+                    guarded(|| hand_over.map(|hand_over| hand_over()));
                 });
             } else if queue.is_closed {
                 return;
@@ -230,6 +289,35 @@ impl Lanes {
         }
     }
 
+    /// Notes the end of a turn, and queues what is left of its job. Returns that if the door has closed, and a thread
+    /// to be woken for the next job.
+    fn end_turn(
+        self: &Arc<Self>,
+        queue: &mut Queue,
+        owner: Owner,
+        left: Option<Job>,
+    ) -> (Option<Job>, Option<Arc<Condvar>>) {
+        queue.end(&owner);
+        if queue.is_closed {
+            return (left, None);
+        }
+        if let Some(left) = left {
+            // It had its place in the queue, so it is not refused.
+            if queue.may_begin(&owner) {
+                queue.begin(owner, left);
+            } else {
+                queue.wait(owner, left);
+            }
+        }
+        // Others must not wait for the one that this thread takes.
+        let woken = if queue.ready.len() > 1 { self.thread_for_next(queue) } else { Ok(None) };
+        let woken = woken.unwrap_or_else(|error| {
+            tracing::warn!(%error, "no further thread for scripts could be started");
+            None
+        });
+        (None, woken)
+    }
+
     /// Ends the threads once they have run what is queued. Running scripts are ended.
     pub(super) fn close(&self) {
         let jobs = {
@@ -238,6 +326,7 @@ impl Lanes {
             for idle in queue.idle.drain(..) {
                 idle.notify_one();
             }
+            queue.waiting_count = 0;
             (std::mem::take(&mut queue.ready), std::mem::take(&mut queue.waiting))
         };
         drop(jobs);
@@ -288,7 +377,8 @@ impl Lanes {
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> Written {
         let (waiting, threads) = {
             let queue = self.state.lock();
-            (queue.ready.len() + queue.waiting.len(), queue.threads)
+            let ready = queue.ready.iter().map(|(_, job)| job.len()).sum::<usize>();
+            (ready + queue.waiting_count, queue.threads)
         };
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         out.counter("thalweg_redis_scripts_queued", "Scripts that ran on a thread for scripts", get(&self.begun))?;

@@ -1,5 +1,6 @@
 //! Scripts of clients, in Lua 5.1 (`EVAL`). What a script is and how it runs is described in `../DESIGN.md`.
 
+pub(super) mod batch;
 mod bits;
 mod cached;
 pub(super) mod functions;

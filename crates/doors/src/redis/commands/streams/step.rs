@@ -2,8 +2,10 @@
 //! locked first, which may take a while, then the stripes of all keys. The step then runs without waiting for other
 //! tasks. This thread blocks while data is read from the disk.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
 use std::thread::Thread;
@@ -15,6 +17,7 @@ use engine::{ErrorKind, Result, TopicId};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use net::service::{Reply, once};
+use tokio::sync::oneshot;
 
 use super::transfer::{self, Sides};
 use super::{Context, Shelf, StreamKeys, failed, others};
@@ -34,6 +37,7 @@ use crate::redis::monitors::{Executor, Lines, Monitors};
 use crate::redis::names::Tenant;
 use crate::redis::room::{charge_script, script_room};
 use crate::redis::scripts::Scripts;
+use crate::redis::scripts::batch::{Ended, Unit};
 use crate::redis::scripts::host::{Caller, Need, release};
 use crate::redis::scripts::lanes::CLOSED;
 use crate::redis::scripts::run::{self, Call, On, Stop};
@@ -114,7 +118,7 @@ pub(in crate::redis::commands) fn begin(
 ) -> Reply<Answer, Later> {
     let mut unconfirmed = Unconfirmed::default();
     let reply = match prepare(door, session, (queued, watched, is_alone), &mut unconfirmed) {
-        Ok(Some(step)) if step.caller.is_some() => run_in_lane(door, session, step),
+        Ok(Some(step)) if step.caller.is_some() => run_in_lane(session, step),
         Ok(Some(step)) => Reply::Alone(once(step.run().boxed_local())),
         Ok(None) => {
             let mut writer = session.writer();
@@ -126,13 +130,15 @@ pub(in crate::redis::commands) fn begin(
     unconfirmed.confirmed_by(reply)
 }
 
-/// Runs a step with scripts on a thread for scripts. Its reply waits for its commit on the thread of the connection.
-fn run_in_lane(door: &Door, session: &Session, mut step: Step) -> Reply<Answer, Later> {
+/// Runs a step with scripts on a thread for scripts, once the other scripts of its read are decoded. Its reply waits
+/// for its commit on the thread of the connection.
+fn run_in_lane(session: &mut Session, mut step: Step) -> Reply<Answer, Later> {
+    let (reply, receive) = oneshot::channel();
     let is_resp3 = step.is_resp3;
     let acting = session.acting();
-    let lanes = door.scripts.lanes.clone();
     let owner = step.tenant.clone();
-    let done = lanes.run(owner, move || {
+    let bytes = step.queued.iter().flat_map(|queued| &queued.args).map(|arg| arg.len()).sum();
+    let work = Box::new(move || {
         broker::act_for(Some(acting));
         let answers = step.broker.answers().clone();
         // Other replies may have filled the memory since the step was admitted. It has not run yet.
@@ -149,12 +155,13 @@ fn run_in_lane(door: &Door, session: &Session, mut step: Step) -> Reply<Answer, 
         broker::act_for(None);
         done
     });
-    let done = match done {
-        Ok(done) => done,
-        Err(fail) => return session.fail(&fail),
-    };
+    session.batch.push(owner, Unit { work, reply, bytes });
+    let took = Rc::new(Cell::new(None));
+    session.took = Some(took.clone());
     let reply = async move {
-        let done = match done.await.unwrap_or(Err(CLOSED)) {
+        let ended = receive.await.ok();
+        took.set(ended.as_ref().map(|ended: &Ended| ended.took));
+        let done = match ended.map_or(Err(CLOSED), |ended| ended.done) {
             Ok((answer, commit)) => commit.wait().await.map(|()| answer).map_err(failed),
             Err(fail) => Err(fail),
         };

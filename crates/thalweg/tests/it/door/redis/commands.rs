@@ -40,6 +40,11 @@ impl Redis {
         self.socket.write_all(bytes).expect("sent");
     }
 
+    /// Ends the requests. Replies can still be read.
+    pub fn end_sending(&mut self) {
+        self.socket.shutdown(Shutdown::Write).expect("ended");
+    }
+
     pub fn ask(&mut self, words: &str) {
         self.try_ask(words).expect("sent");
     }

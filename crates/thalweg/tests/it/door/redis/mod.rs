@@ -1,6 +1,7 @@
 //! Redis door as seen by clients.
 
 mod access;
+mod batches;
 pub mod commands;
 mod events;
 mod functions;
