@@ -212,6 +212,11 @@ impl Answers {
         !has_share || state.used >= self.0.max || state.queue.iter().any(|first| first.peer == peer)
     }
 
+    /// Returns `true` if the whole budget is in use.
+    pub fn is_used_up(&self) -> bool {
+        self.0.used.load(Ordering::Relaxed) >= self.0.max
+    }
+
     /// Counts a refusal and returns its error.
     pub fn refuse(&self) -> Error {
         self.0.refused.add(1);

@@ -28,6 +28,7 @@ use crate::open_connections::OpenConnections;
 use crate::peers::Peers;
 use crate::producers::ProducerIds;
 use crate::settings::Settings;
+use crate::suggestions::Suggestions;
 use crate::tenant_quotas::TenantQuotas;
 use crate::topic::{Topic, Topics};
 use crate::traces::Traces;
@@ -66,6 +67,7 @@ pub struct Core {
     /// Subscriptions that may not read everything.
     pub(crate) limited: Limited,
     pub(crate) checking: Checking,
+    pub(crate) suggestions: Suggestions,
     /// Views that keep something about each topic.
     pub(crate) observers: Vec<Arc<dyn TopicObserver>>,
     /// Number of the catalog's current version: it rises with every topic that is created, grown or deleted.
@@ -154,6 +156,7 @@ impl Core {
             joining: Joining::default(),
             limited: Limited::default(),
             checking: Checking::default(),
+            suggestions: Suggestions::default(),
             observers,
             catalog_version: AtomicU64::new(1),
             catalog_changed: Arc::default(),

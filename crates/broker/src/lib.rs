@@ -72,6 +72,7 @@ mod quotas;
 mod reader;
 mod recent;
 mod tenant_quotas;
+mod suggestions;
 mod turns;
 
 // Settings, addresses, metrics and time.

@@ -9,7 +9,7 @@ use engine::mesh::MeshMode;
 use engine::security::{QuotaKind, TenantName};
 use engine::{
     Error, ErrorKind, Offset, PartitionId, Pattern, Result, SettingsChange, Start, Storage, TopicId, TopicName,
-    TopicSettings, nearest_resource,
+    TopicSettings,
 };
 
 use crate::commit::Commit;
@@ -221,7 +221,7 @@ impl Core {
     ) -> Result<Arc<Topic>> {
         let name = topic.name.as_str();
         let _control = self.listeners.lock();
-        let topic = self.topic(name).ok().filter(|current| current.id == topic.id);
+        let topic = self.existing_topic(name).filter(|current| current.id == topic.id);
         let topic = topic.ok_or_else(|| self.no_such_topic(name))?;
         let has = topic.partitions().len();
         if partitions as usize <= has {
@@ -243,7 +243,7 @@ impl Core {
         }
         prepare(&grown, has);
         self.topics.write().insert(grown.clone());
-        self.catalog_changed();
+        self.catalog_changed(&grown.name);
         Ok(grown)
     }
 
@@ -267,7 +267,7 @@ impl Core {
             }
         }
         self.observers.iter().for_each(|observer| observer.topic_removed(self, &topic));
-        self.catalog_changed();
+        self.catalog_changed(&topic.name);
         drop(control);
         // No view but that of its one subscriber knows an inbox.
         if !topic.name.is_inbox() {
@@ -291,15 +291,19 @@ impl Core {
     }
 
     pub(crate) fn topic(&self, name: &str) -> Result<Arc<Topic>> {
-        let found = self.topics.read().get(name).cloned();
-        found.ok_or_else(|| self.no_such_topic(name))
+        self.existing_topic(name).ok_or_else(|| self.no_such_topic(name))
+    }
+
+    /// Returns a topic. Unlike [`Core::topic`], creates no error with a suggestion, which takes much longer.
+    pub(crate) fn existing_topic(&self, name: &str) -> Option<Arc<Topic>> {
+        self.topics.read().get(name).cloned()
     }
 
     /// Returns the error for a topic that does not exist; it suggests the nearest existing name.
     pub(crate) fn no_such_topic(&self, name: &str) -> Error {
         let topics = self.topics.read();
         let names = topics.values().filter(|topic| !topic.name.is_hidden()).map(|topic| topic.name.as_str());
-        match nearest_resource(name, names) {
+        match self.suggestions.nearest(self.now_ms(), name, names) {
             Some(nearest) => Error::not_found(format!(
                 "there is no topic '{name}'; did you mean '{nearest}'? Otherwise create it, or list those that exist"
             )),
@@ -360,7 +364,7 @@ impl Core {
         // Records published to the channel of this name are queued before those of the topic.
         listeners.close(self.log_budget(), &name);
         drop(listeners);
-        self.catalog_changed();
+        self.catalog_changed(&topic.name);
         self.observers.iter().for_each(|observer| observer.topic_created(&topic));
         self.topic_created.notify_waiters();
         Ok((topic, commit))
@@ -377,15 +381,19 @@ impl Core {
         Ok(commit)
     }
 
-    /// Number that rises with every topic that is created, grown or deleted, from 1 on startup.
+    /// Number that rises with every topic that is created, grown or deleted, from 1 on startup. Inboxes do not count: no
+    /// group reads one.
     pub fn catalog_version(&self) -> u64 {
         self.catalog_version.load(Ordering::Acquire)
     }
 
-    fn catalog_changed(&self) {
+    fn catalog_changed(&self, name: &TopicName) {
+        self.mesh.note_change();
+        if name.is_inbox() {
+            return;
+        }
         self.catalog_version.fetch_add(1, Ordering::Release);
         self.catalog_changed.notify_one();
-        self.mesh.note_change();
     }
 
     /// Returns the number of partitions of all topics together.
@@ -482,7 +490,7 @@ impl Core {
                     let _control = self.listeners.lock();
                     for name in names {
                         // The topic may have been deleted in the meantime.
-                        let Ok(topic) = self.topic(name.as_str()) else { continue };
+                        let Some(topic) = self.existing_topic(name.as_str()) else { continue };
                         commits.extend(self.follow(&topic)?);
                     }
                 }

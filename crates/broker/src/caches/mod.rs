@@ -42,7 +42,7 @@ use std::time::Duration;
 use engine::cache::record::CACHES_TOPIC;
 use engine::cache::{Budget, CACHES_MAX, CacheName, CacheSettings, CacheStatus, StripeStats, TTL_MS_MAX};
 use engine::security::{QuotaKind, TenantName};
-use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings, nearest_resource};
+use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use parking_lot::{Mutex, RwLock};
 
 use crate::commit::Commit;
@@ -292,7 +292,8 @@ impl Caches {
             return restoring;
         }
         let by_name = self.by_name.read();
-        match nearest_resource(name, by_name.keys().map(CacheName::as_str)) {
+        let names = by_name.keys().map(CacheName::as_str);
+        match self.core.suggestions.nearest(self.core.now_ms(), name, names) {
             Some(nearest) => Error::not_found(format!("no cache '{name}'; did you mean '{nearest}'?")),
             None => no_such_cache(name),
         }

@@ -30,7 +30,7 @@ impl Caches {
     }
 
     async fn read_log(&self) -> Result<()> {
-        let Ok(topic) = self.core.topic(CACHES_TOPIC) else {
+        let Some(topic) = self.core.existing_topic(CACHES_TOPIC) else {
             return Ok(());
         };
         // Changes of caches that were forgotten may still be on their way to the disk.

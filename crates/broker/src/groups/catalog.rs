@@ -16,7 +16,7 @@ impl Catalog for Topics<'_> {
     fn matching(&self, pattern: &Pattern) -> Vec<(TopicName, u32)> {
         match pattern {
             Pattern::Topic(name) => {
-                let found = self.0.topic(name.as_str()).ok();
+                let found = self.0.existing_topic(name.as_str());
                 found.map(|topic| (name.clone(), topic.partitions().len() as u32)).into_iter().collect()
             }
             Pattern::Wildcard(_) | Pattern::Rule(_) => {

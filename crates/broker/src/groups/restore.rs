@@ -70,7 +70,7 @@ impl Groups {
     /// Members release their partitions of such topics.
     fn forget_lost_topics(&self, group: &mut Group) {
         let is_stored =
-            |topic: &TopicName| self.core.topic(topic.as_str()).is_ok_and(|topic| topic.stored_as.is_some());
+            |topic: &TopicName| self.core.existing_topic(topic.as_str()).is_some_and(|topic| topic.stored_as.is_some());
         for topic in group.known_topics().into_iter().filter(|topic| !is_stored(topic)) {
             self.table.forget_offsets(&self.core, group, &topic, &mut Wakes::default());
         }

@@ -172,7 +172,7 @@ impl Groups {
     }
 
     fn bounds(&self, at: &TopicPartition) -> Option<(Offset, Offset)> {
-        let extent = self.core.topic(at.topic.as_str()).ok()?.partition(at.partition).ok()?.extent();
+        let extent = self.core.existing_topic(at.topic.as_str())?.partition(at.partition).ok()?.extent();
         Some((extent.start, extent.end))
     }
 

@@ -88,7 +88,7 @@ impl Groups {
                 let current = state.group.newest(&change.partition).map(|current| current.committed_ms);
                 let own = change.committed.as_ref().map(|own| own.committed_ms);
                 // Offsets of deleted topics are not kept.
-                current < own && self.core.topic(change.partition.topic.as_str()).is_ok()
+                current < own && self.core.existing_topic(change.partition.topic.as_str()).is_some()
             });
             if changes.is_empty() {
                 return Ok(None);

@@ -159,7 +159,7 @@ impl Queues {
             refuse_internal(name.as_str())?;
             return Ok((self.core.topic(name.as_str())?, false));
         }
-        if let Ok(topic) = self.core.topic(new.name.as_str()) {
+        if let Some(topic) = self.core.existing_topic(new.name.as_str()) {
             // The creator of the topic decides its retention, so the queue does not own it. A topic that drops consumed
             // records but has no queue was left over by the interrupted creation or deletion of a queue.
             let by_name = self.by_name.read();
@@ -199,7 +199,7 @@ impl Queues {
                 return Err(Error::invalid("the filter of a queue cannot be changed"));
             }
             definition.altered_ms = self.core.now_ms();
-            if let Ok(topic) = self.core.topic(definition.topic.as_str()) {
+            if let Some(topic) = self.core.existing_topic(definition.topic.as_str()) {
                 check_dedup(&definition, topic.settings.partitions)?;
             }
             let kept = |settings| {
@@ -214,7 +214,7 @@ impl Queues {
                 self.core.alter(definition.topic.as_str(), change)?.1.wait().await?;
             }
             let saved = self.save_definition(&definition)?;
-            if let Ok(topic) = self.core.topic(definition.topic.as_str())
+            if let Some(topic) = self.core.existing_topic(definition.topic.as_str())
                 && topic.id == cell.topic_id
             {
                 for partition in topic.partitions() {
@@ -251,7 +251,7 @@ impl Queues {
         cell.wake_all();
         let definition = cell.definition();
         let mut saved = Vec::new();
-        if let Ok(topic) = self.core.topic(definition.topic.as_str()) {
+        if let Some(topic) = self.core.existing_topic(definition.topic.as_str()) {
             for partition in topic.partitions() {
                 let Some(view) = partition.detach_view(cell.id).filter(|view| view.is_saved) else {
                     continue;

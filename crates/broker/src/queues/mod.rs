@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::queue::{QueueName, QueueRecord};
-use engine::{Error, Result, nearest_resource};
+use engine::{Error, Result};
 use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::OnceCell;
 
@@ -147,7 +147,7 @@ impl Queues {
             return Error::busy(format!("queue '{name}' is being restored: try again"));
         }
         let names = queues.keys().filter(|name| !name.is_internal()).map(QueueName::as_str);
-        match nearest_resource(name, names) {
+        match self.core.suggestions.nearest(self.core.now_ms(), name, names) {
             Some(nearest) => Error::not_found(format!(
                 "there is no queue {name}; did you mean {nearest}? Otherwise create it, or list the existing queues"
             )),
@@ -178,7 +178,7 @@ impl Queues {
         let cells: Vec<_> = self.by_name.read().values().filter(has_unseen).cloned().collect();
         for cell in cells {
             cell.has_unseen.store(false, Ordering::Relaxed);
-            let Ok(topic) = self.core.topic(cell.topic.as_str()) else {
+            let Some(topic) = self.core.existing_topic(cell.topic.as_str()) else {
                 continue;
             };
             for partition in topic.partitions() {

@@ -53,7 +53,8 @@ impl Queues {
         };
         for (name, cell) in cells {
             self.near.forget(name.as_str());
-            if let Some(topic) = self.core.topic(cell.topic.as_str()).ok().filter(|topic| topic.id == cell.topic_id) {
+            if let Some(topic) = self.core.existing_topic(cell.topic.as_str()).filter(|topic| topic.id == cell.topic_id)
+            {
                 topic.partitions().iter().for_each(|partition| partition.forget_view(cell.id));
             }
             cell.wake_all();

@@ -65,7 +65,7 @@ impl Queues {
             let snapshot = self.snapshot(name).await?;
             let _control = self.hold().await?;
             self.write_document(SNAPSHOT, name, None).await?;
-            if let Ok(topic) = self.core.topic(snapshot.topic.as_str()) {
+            if let Some(topic) = self.core.existing_topic(snapshot.topic.as_str()) {
                 topic.partitions().iter().for_each(|partition| partition.let_go(name));
             }
             Ok(())
@@ -123,7 +123,7 @@ impl Queues {
     pub(super) fn hold_snapshots(&self) -> Result<()> {
         for (name, bytes) in self.read_documents(SNAPSHOT, "") {
             let snapshot = Snapshot::decode(&bytes)?;
-            if let Ok(topic) = self.core.topic(snapshot.topic.as_str()) {
+            if let Some(topic) = self.core.existing_topic(snapshot.topic.as_str()) {
                 hold(&topic, &name, &snapshot);
             }
         }

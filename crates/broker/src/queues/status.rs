@@ -274,7 +274,7 @@ impl Queues {
         let cells: Vec<Arc<QueueCell>> = self.by_name.read().values().cloned().collect();
         for cell in cells {
             sums.waiting += cell.waiting.load(Ordering::Relaxed) as u64;
-            let Ok(topic) = self.core.topic(cell.definition().topic.as_str()) else {
+            let Some(topic) = self.core.existing_topic(cell.definition().topic.as_str()) else {
                 continue;
             };
             for partition in topic.partitions() {

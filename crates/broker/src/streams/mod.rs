@@ -194,7 +194,7 @@ impl Streams {
     ) -> Result<Option<T>> {
         tokio::pin!(stop);
         loop {
-            let topics: Vec<_> = names.iter().filter_map(|name| self.core.topic(name).ok()).collect();
+            let topics: Vec<_> = names.iter().filter_map(|name| self.core.existing_topic(name)).collect();
             let parts: Vec<_> =
                 topics.iter().filter_map(|topic| Some((topic.partition(0).ok()?, self.table.cell(topic.id)))).collect();
             let mut events: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::with_capacity(2 * parts.len() + 1);

@@ -593,7 +593,7 @@ impl Transactions {
         wakes: &mut Wakes,
     ) -> Result<Option<Appended>> {
         // A topic that was deleted, or created again with fewer partitions, has no records of the transaction.
-        let Ok(topic) = self.core.topic(at.topic.as_str()) else {
+        let Some(topic) = self.core.existing_topic(at.topic.as_str()) else {
             return Ok(None);
         };
         let Ok(cell) = topic.partition(at.partition) else {
