@@ -252,7 +252,7 @@ pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request)
         Q::TxnOffsetCommit(r) => A::TxnOffsetCommit(transactions::commit_offsets(broker, who, r).await),
         Q::DescribeTransactions(r) => A::DescribeTransactions(transactions::describe(broker, who, r).await),
         Q::ListTransactions(r) => A::ListTransactions(transactions::list(broker, who, r).await),
-        Q::DescribeProducers(r) => A::DescribeProducers(transactions::describe_producers(broker, who, r)),
+        Q::DescribeProducers(r) => A::DescribeProducers(transactions::describe_producers(broker, who, r).await),
         Q::CreateTopics(r) => A::CreateTopics(admin::create_topics(broker, who, r).await),
         Q::DeleteTopics(r) => A::DeleteTopics(admin::delete_topics(broker, who, r).await),
         Q::DeleteRecords(r) => A::DeleteRecords(admin::delete_records(broker, who, r).await),

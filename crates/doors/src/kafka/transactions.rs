@@ -12,9 +12,11 @@ use engine::transactions::{
     Phase, ProducerEpoch, StagedOffsets, Transaction, TransactionError, TransactionReason, TransactionalId,
 };
 use engine::{Decision, Error, ErrorKind, TopicName, TopicPartition};
+use tokio::task::yield_now;
 
 use super::caller::Caller;
 use super::errors::{self, Code};
+use super::groups::{distinct, distinct_partitions};
 use super::messages::add_offsets_to_txn::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
 use super::messages::add_partitions_to_txn::{
     AddPartitionsToTxnPartitionResult, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse,
@@ -261,8 +263,9 @@ pub(super) async fn describe(
 ) -> DescribeTransactionsResponse {
     // As in Kafka (`handleDescribeTransactionsRequest` in `KafkaApis.scala`), which takes the other topics away.
     let may_see = |topic: &TopicName| caller.may_use(broker, DESCRIBE, &Resource::topic(topic.as_str())).is_ok();
-    let mut transaction_states = Vec::with_capacity(request.transactional_ids.len());
-    for id in request.transactional_ids {
+    let mut transaction_states = Vec::new();
+    for id in distinct(request.transactional_ids) {
+        yield_now().await;
         let found = match transactional_id(broker, caller, DESCRIBE, &id) {
             Ok(id) => broker.transactions.describe(&id).await.map_err(|refused| code(&refused)),
             Err(code) => Err(code),
@@ -338,7 +341,7 @@ pub(super) async fn list(
     }
 }
 
-pub(super) fn describe_producers(
+pub(super) async fn describe_producers(
     broker: &Arc<Broker>,
     caller: &Caller,
     request: DescribeProducersRequest,
@@ -356,11 +359,17 @@ pub(super) fn describe_producers(
             Err(code) => PartitionResponse { partition_index, error_code: code.0, ..Default::default() },
         }
     };
-    let topics = request.topics.into_iter().map(|topic| TopicResponse {
-        partitions: topic.partition_indexes.iter().map(|index| partition(&topic.name, *index)).collect(),
-        name: topic.name,
-    });
-    DescribeProducersResponse { topics: topics.collect(), ..Default::default() }
+    let mut topics = Vec::new();
+    for (name, indexes) in distinct_partitions(request.topics.into_iter().map(|of| (of.name, of.partition_indexes))) {
+        let mut partitions = Vec::with_capacity(indexes.len());
+        for index in indexes {
+            // A partition may have thousands of producers.
+            yield_now().await;
+            partitions.push(partition(&name, index));
+        }
+        topics.push(TopicResponse { name, partitions });
+    }
+    DescribeProducersResponse { topics, ..Default::default() }
 }
 
 fn producer_state(status: &ProducerStatus) -> ProducerState {
@@ -402,14 +411,13 @@ fn group(broker: &Broker, caller: &Caller, key: i16, name: &str) -> Result<Group
 fn find(broker: &Broker, caller: &Caller, key: i16, topic: &str, index: i32) -> Result<TopicPartition, Code> {
     caller.may_use(broker, key, &Resource::topic(topic))?;
     // tidy: an invalid name or number means that the partition does not exist
-    let unknown = |_| Code::UNKNOWN_TOPIC_OR_PARTITION;
-    let topic = TopicName::parse(topic).map_err(unknown)?;
+    let topic = TopicName::parse(topic).map_err(|_| Code::UNKNOWN_TOPIC_OR_PARTITION)?;
     if topic.is_internal() {
         return Err(Code::INVALID_TOPIC_EXCEPTION);
     }
-    let status = broker.describe_topic(topic.as_str()).map_err(unknown)?;
+    let (_, partitions) = broker.find_topic(topic.as_str()).ok_or(Code::UNKNOWN_TOPIC_OR_PARTITION)?;
     match u32::try_from(index) {
-        Ok(partition) if (partition as usize) < status.partitions.len() => Ok(TopicPartition { topic, partition }),
+        Ok(partition) if partition < partitions => Ok(TopicPartition { topic, partition }),
         _ => Err(Code::UNKNOWN_TOPIC_OR_PARTITION),
     }
 }

@@ -110,16 +110,18 @@ async fn a_transaction_from_its_first_to_its_last_request() {
     let published = broker.publish("t", Some(1), Acks::Committed, batch, &mut broker::Wakes::default()).await;
     assert!(published.is_ok());
 
-    let transactional_ids = vec!["a".into(), "nobody".into()];
+    let transactional_ids = ["a", "nobody", "a", "a"].map(Into::into).into();
     let request = DescribeTransactionsRequest { transactional_ids };
     let seen = describe(&broker, &caller(0), request).await;
-    let [open, none] = &seen.transaction_states[..] else { panic!("two were asked for") };
+    let [open, none] = &seen.transaction_states[..] else { panic!("two distinct ones were asked for") };
     assert_eq!((open.error_code, open.transaction_state.as_str(), open.producer_id), (0, "Ongoing", producer.id));
     assert_eq!((open.topics.len(), &open.topics[0].partitions[..]), (1, &[0, 1][..]));
     assert!(open.transaction_start_time_ms > 0);
     assert_eq!(none.error_code, Code::TRANSACTIONAL_ID_NOT_FOUND.0);
-    let topics = vec![TopicRequest { name: "t".into(), partition_indexes: vec![1, 5] }];
-    let known = describe_producers(&broker, &caller(0), DescribeProducersRequest { topics });
+    let asked = |partition_indexes| TopicRequest { name: "t".into(), partition_indexes };
+    let topics = vec![asked(vec![1, 5, 1, 1]), asked(vec![5, 1])];
+    let known = describe_producers(&broker, &caller(0), DescribeProducersRequest { topics }).await;
+    assert_eq!(known.topics.len(), 1);
     let [present, missing] = &known.topics[0].partitions[..] else { panic!("two were asked for") };
     let state = &present.active_producers[0];
     assert_eq!((state.producer_id, state.last_sequence, state.last_timestamp), (producer.id, 0, 5));

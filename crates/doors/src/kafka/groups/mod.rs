@@ -8,7 +8,7 @@ mod offsets;
 mod settings;
 mod shown;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use broker::Broker;
 use bytes::Bytes;
@@ -109,6 +109,17 @@ fn identity(member: &str, instance: Option<&str>) -> Outcome<Identity> {
 pub(super) fn distinct(names: Vec<String>) -> impl Iterator<Item = String> {
     let mut seen = BTreeSet::new();
     names.into_iter().filter(move |name| seen.insert(name.clone()))
+}
+
+/// Returns the distinct partitions of the distinct topics that a request names, so that a response has no more entries.
+pub(super) fn distinct_partitions(
+    topics: impl IntoIterator<Item = (String, Vec<i32>)>,
+) -> BTreeMap<String, BTreeSet<i32>> {
+    let mut distinct = BTreeMap::<String, BTreeSet<i32>>::new();
+    for (topic, numbers) in topics {
+        distinct.entry(topic).or_default().extend(numbers);
+    }
+    distinct
 }
 
 /// Returns a partition; `None` if the number is not a valid one.

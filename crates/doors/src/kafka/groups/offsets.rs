@@ -8,6 +8,7 @@ use engine::groups::{Committed, Committer, GroupError, GroupName, NO_LEADER_EPOC
 use engine::limits::{GROUP_PARTITIONS_MAX, OFFSET_METADATA_BYTES_MAX};
 use engine::security::Resource;
 use engine::{TopicName, TopicPartition};
+use tokio::task::yield_now;
 
 use super::super::caller::Caller;
 use super::super::errors::Code;
@@ -160,6 +161,7 @@ pub(in super::super) async fn fetch(
         if !seen.insert(group.group_id.clone()) {
             continue;
         }
+        yield_now().await;
         let wanted = group.topics.map(|topics| topics.into_iter().map(|of| (of.name, of.partition_indexes)).collect());
         let claim = group.member_id.map(|id| (id, group.member_epoch));
         let (topics, error_code) = answer(broker, caller, &group.group_id, claim, wanted, is_stable).await;

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use engine::groups::{ClassicPhase, GroupState, Reason};
 use engine::security::Resource;
 use engine::{Pattern, TopicName, TopicPartition};
+use tokio::task::yield_now;
 
 use super::super::caller::Caller;
 use super::super::errors::Code;
@@ -116,6 +117,7 @@ pub(in super::super) async fn describe(
 ) -> DescribeGroupsResponse {
     let mut groups = Vec::with_capacity(request.groups.len());
     for name in distinct(request.groups) {
+        yield_now().await;
         let authorized_operations =
             caller.operations(broker, &Resource::group(&name), request.include_authorized_operations);
         groups.push(match status(broker, caller, DESCRIBE_GROUPS, &name).await {
@@ -193,6 +195,7 @@ pub(in super::super) async fn describe_consumer(
 ) -> ConsumerGroupDescribeResponse {
     let mut groups = Vec::with_capacity(request.group_ids.len());
     for name in distinct(request.group_ids) {
+        yield_now().await;
         let authorized_operations =
             caller.operations(broker, &Resource::group(&name), request.include_authorized_operations);
         let status = status(broker, caller, CONSUMER_GROUP_DESCRIBE, &name).await.and_then(|status| {

@@ -7,6 +7,7 @@ use broker::{Broker, ShareBeat, ShareGroupStatus};
 use engine::groups::{GroupName, ShareJoin, Turn};
 use engine::security::Resource;
 use engine::{TopicName, TopicPartition};
+use tokio::task::yield_now;
 
 use super::super::caller::Caller;
 use super::super::errors::Code;
@@ -110,6 +111,7 @@ pub(in super::super) async fn describe(
 ) -> ShareGroupDescribeResponse {
     let mut groups = Vec::with_capacity(request.group_ids.len());
     for name in distinct(request.group_ids) {
+        yield_now().await;
         let authorized_operations =
             caller.operations(broker, &Resource::group(&name), request.include_authorized_operations);
         let described = match status(broker, caller, &name).await {

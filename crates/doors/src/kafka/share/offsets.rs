@@ -1,16 +1,17 @@
 //! DescribeShareGroupOffsets, AlterShareGroupOffsets and DeleteShareGroupOffsets: the positions of share groups.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use broker::{Broker, QueuePosition};
 use engine::groups::GroupName;
 use engine::security::Resource;
 use engine::{ErrorKind, Offset, PartitionId, TopicId, TopicName};
+use tokio::task::yield_now;
 
 use super::super::caller::Caller;
 use super::super::errors::{self, Code};
-use super::super::groups::{Outcome, Refused, group_for};
+use super::super::groups::{Outcome, Refused, distinct_partitions, group_for};
 use super::super::messages::alter_share_group_offsets::{
     AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsRequestPartition as Wanted,
     AlterShareGroupOffsetsRequestTopic, AlterShareGroupOffsetsResponse, AlterShareGroupOffsetsResponsePartition,
@@ -42,8 +43,13 @@ pub(in super::super) async fn describe_offsets(
     caller: &Caller,
     request: DescribeShareGroupOffsetsRequest,
 ) -> DescribeShareGroupOffsetsResponse {
-    let mut groups = Vec::with_capacity(request.groups.len());
+    let mut groups = Vec::new();
+    let mut seen = BTreeSet::new();
     for DescribeShareGroupOffsetsRequestGroup { group_id, topics } in request.groups {
+        // Each once, so that a response has no more entries than the request has distinct names.
+        if !seen.insert(group_id.clone()) {
+            continue;
+        }
         let described = describe_group(broker, caller, &group_id, topics).await;
         groups.push(match described {
             Ok(topics) => DescribeShareGroupOffsetsResponseGroup { group_id, topics, ..Default::default() },
@@ -68,18 +74,21 @@ async fn describe_group(
     broker.groups.describe_share_group(&group).await?;
     let is_all = wanted.is_none();
     let epoch = broker.leader_epoch();
-    let wanted: Vec<(String, Vec<i32>)> = match wanted {
-        Some(wanted) => wanted.into_iter().map(|wanted| (wanted.topic_name, wanted.partitions)).collect(),
+    let wanted = match wanted {
+        Some(wanted) => distinct_partitions(wanted.into_iter().map(|wanted| (wanted.topic_name, wanted.partitions))),
         None => {
-            broker.groups.share_topics(&group).await?.into_iter().map(|topic| (topic.to_string(), Vec::new())).collect()
+            let all = broker.groups.share_topics(&group).await?;
+            distinct_partitions(all.into_iter().map(|topic| (topic.to_string(), Vec::new())))
         }
     };
     let mut topics = Vec::with_capacity(wanted.len());
     for (topic_name, numbers) in wanted {
+        yield_now().await;
         match topic(broker, caller, DESCRIBE_SHARE_GROUP_OFFSETS, &topic_name) {
             Ok((topic, id)) => {
                 let positions = positions(broker, &group, &topic).await?;
-                let numbers = if is_all { positions.keys().map(|number| *number as i32).collect() } else { numbers };
+                let all = || positions.keys().map(|number| *number as i32).collect();
+                let numbers = if is_all { all() } else { numbers };
                 let partitions =
                     numbers.into_iter().map(|number| partition(number, epoch, positions.get(&(number as u32))));
                 let partitions = partitions.collect();
