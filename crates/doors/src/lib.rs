@@ -21,6 +21,7 @@ pub mod pubsub;
 
 // Shared by doors.
 #[cfg(any(feature = "redis", feature = "sqs"))]
+mod encoded;
 mod fields;
 mod ledger;
 mod login;

@@ -3,6 +3,9 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::{Error, Result};
 
+/// Maximum number of entries of a list. Empty ones take 24 bytes of memory for 2 bytes of a frame.
+pub(crate) const LIST_ENTRIES_MAX: usize = 1 << 18;
+
 /// Appends a string. Names are checked before they get here; a text that is too long is truncated, which keeps the
 /// frame well formed.
 pub(crate) fn put_str(buf: &mut BytesMut, text: &str) {
@@ -82,10 +85,13 @@ impl<B: Buf> Fields<B> {
         (0..count).map(|_| get(self)).collect()
     }
 
-    /// Reads the number of entries that follow. Each has at least `entry_bytes_min` bytes, so a false number reserves
-    /// no memory.
+    /// Reads the number of entries that follow, at most [`LIST_ENTRIES_MAX`]. Each has at least `entry_bytes_min`
+    /// bytes, so a false number reserves no memory.
     pub(crate) fn count(&mut self, entry_bytes_min: usize) -> Result<usize> {
         let count = self.u32()? as usize;
+        if count > LIST_ENTRIES_MAX {
+            return Err(Error::too_large(format!("a list has at most {LIST_ENTRIES_MAX} entries, not {count}")));
+        }
         if count > self.body.remaining() / entry_bytes_min {
             return Err(cut_short());
         }

@@ -11,6 +11,8 @@ pub const HEADER_BYTES: usize = 12;
 pub const BODY_BYTES_MAX: usize = BATCH_BYTES_MAX + 4096;
 /// Maximum bytes of a body before the hello is answered.
 pub const BODY_BYTES_BEFORE_HELLO_MAX: usize = 4096;
+/// Maximum bytes of a body after that, while the client still has to log in.
+pub const BODY_BYTES_BEFORE_LOGIN_MAX: usize = 64 << 10;
 /// Maximum bytes that are reserved for a body because of its header alone; more is reserved as the bytes arrive.
 const RESERVE_BYTES_MAX: usize = 512 << 10;
 /// Size from which the rest of a body is read directly into its buffer.

@@ -2,6 +2,7 @@
 
 use bytes::{Buf, BufMut, BytesMut};
 use engine::groups::{Assignor, GroupState, MemberState};
+use engine::limits::PARTITIONS_MAX;
 use engine::{Error, Offset, PartitionId, Result, Start};
 
 use crate::field::{Fields, get_option, put_list, put_option, put_str};
@@ -388,6 +389,10 @@ impl OffsetReset {
         let group = f.str()?;
         let topic = f.str()?;
         let partitions = f.list(4, Fields::u32)?;
+        if partitions.len() > PARTITIONS_MAX as usize {
+            let count = partitions.len();
+            return Err(Error::too_large(format!("a reset names at most {PARTITIONS_MAX} partitions, not {count}")));
+        }
         let is_dry_run = f.bool()?;
         let to = match f.u8()? {
             FORGET => None,

@@ -1,6 +1,7 @@
 //! Values that several requests and answers contain: errors, starts, settings of a topic.
 
 use bytes::{Buf, BufMut, BytesMut};
+use engine::limits::PARTITIONS_MAX;
 use engine::mesh::MeshMode;
 use engine::{Codec, Error, ErrorKind, Result, RetryClass, Start, Storage, TopicSettings};
 
@@ -91,6 +92,9 @@ pub(crate) fn get_start<B: Buf>(code: u8, f: &mut Fields<B>) -> Result<Start> {
         3 => Start::Time(f.i64()?),
         4 => {
             let count = f.count(12)?;
+            if count > PARTITIONS_MAX as usize {
+                return Err(Error::too_large(format!("a start has at most {PARTITIONS_MAX} offsets, not {count}")));
+            }
             Start::Offsets((0..count).map(|_| Ok((f.u32()?, f.u64()?))).collect::<Result<_>>()?)
         }
         other => return Err(Error::malformed(format!("a start is 0 to 4, not {other}"))),

@@ -145,11 +145,13 @@ async fn an_inbox_lives_as_long_as_its_subscription() {
     assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::NotFound));
     let refused = broker.create_topic("_inbox.1", TopicSettings::default()).await;
     assert_eq!(refused.map(drop).map_err(|error| error.kind), Err(ErrorKind::Invalid));
+    let version = broker.catalog_version();
     let subscription = subscribe(&broker, ask("_inbox.1")).expect("subscribed");
     let _everything = subscribe(&broker, ask(">")).expect("subscribed");
     assert_eq!(publish(&broker, "_inbox.1", 0).await.expect("published").receivers, 1, "no pattern listens in");
     assert_eq!(broker.list_topics("", 10, |_| true).0.len(), 0);
     drop(subscription);
+    assert_eq!(broker.catalog_version(), version, "groups have nothing to resolve");
     assert_eq!(metric(&broker, "thalweg_topics"), 0);
     assert_eq!(metric(&broker, "thalweg_log_bytes"), 0);
 }

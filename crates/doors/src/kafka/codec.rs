@@ -7,7 +7,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use broker::{Door, Doors};
+use broker::{Answers, Door, Doors};
 use bytes::{BufMut, BytesMut};
 use engine::{Acks, Result};
 use net::service::{Decoded, Fault, FaultKind, Input, Order, Out, Peer, Protocol};
@@ -19,6 +19,7 @@ use super::messages::{self, APIS, Api, Message, Reader, Request, Response};
 use super::parse::Fields;
 use super::produce::{ProduceRequest, Produced};
 use super::share::ShareFetched;
+use crate::encoded;
 use crate::strangers::Stranger;
 
 /// Maximum size of a request; Kafka's default (`socket.request.max.bytes`).
@@ -39,6 +40,8 @@ const API_VERSIONS: i16 = 18;
 pub(super) struct KafkaProtocol {
     /// Addresses of the other doors, to which clients of other protocols are redirected.
     pub(super) doors: Arc<Doors>,
+    /// Memory budget of responses.
+    pub(super) answers: Answers,
 }
 
 pub(super) struct Codec {
@@ -143,12 +146,13 @@ impl Protocol for KafkaProtocol {
         })
     }
 
-    fn encode(&self, _codec: &mut Codec, ticket: Ticket, answer: Answer, out: &mut Out) {
+    fn encode(&self, codec: &mut Codec, ticket: Ticket, answer: Answer, out: &mut Out) {
         if matches!(answer, Answer::Silence) {
             return;
         }
         let begin = out.len();
         let at = out.buf().len();
+        let mut is_charged = false;
         out.buf().put_i32(0);
         out.buf().put_i32(ticket.correlation);
         if messages::response_header_is_flexible(ticket.key, ticket.version) {
@@ -158,12 +162,18 @@ impl Protocol for KafkaProtocol {
             Answer::Produced(produced) => produced.encode(ticket.version, out.buf()),
             Answer::Fetched(fetched) => fetched.encode(ticket.version, out),
             Answer::Shared(fetched) => fetched.encode(out),
-            Answer::Control(response) => response.encode(ticket.version, out.buf()),
+            Answer::Control(response) => {
+                response.encode(ticket.version, out.buf());
+                is_charged = true;
+            }
             Answer::Versions(versions) => versions.encode(0, out.buf()),
             Answer::Silence => {}
         }
         let length = (out.len() - begin - LENGTH_BYTES) as i32;
         out.buf()[at..at + LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());
+        if is_charged {
+            encoded::charge(out, at, &self.answers, codec.peer.address.map(|at| at.ip()));
+        }
     }
 
     /// Logs the fault. The protocol has no message for a fault of a connection.

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use broker::{Acting, Attempt, Broker, LoginSource, Unwelcome, Usage, Wakes};
 use engine::security::TenantName;
@@ -27,6 +28,11 @@ use crate::login;
 
 /// Host name of a peer without an address, which is on this machine.
 const LOCALHOST: &str = "localhost";
+/// Keys of the APIs with a short response by which members stay in their groups: OffsetCommit, Heartbeat,
+/// ConsumerGroupHeartbeat and ShareGroupHeartbeat.
+const ALWAYS_ADMITTED: [i16; 4] = [8, 12, 68, 76];
+/// Maximum time for which a request waits until the client has read earlier responses.
+const ROOM_WAIT: Duration = Duration::from_secs(20);
 
 /// Handler that passes requests to the broker.
 #[derive(Clone)]
@@ -51,9 +57,9 @@ pub(super) struct Session {
     /// Share sessions. Dropping them releases the records that this connection acquired.
     shares: Rc<ShareConnection>,
     wakes: Wakes,
-    /// `true` if records were refused for which no acknowledgement was requested. The connection is closed, as in
-    /// Kafka, because only then does the client refresh its metadata.
-    has_lost: Rc<Cell<bool>>,
+    /// `true` once the connection has to be closed: records were refused for which no acknowledgement was requested, as
+    /// in Kafka, because only then does the client refresh its metadata; or a response found no memory.
+    must_close: Rc<Cell<bool>>,
     mute: Rc<Mute>,
     /// Refusal of the connection, because too many began at its address or are open. The protocol has no error for it
     /// (KIP-612): the connection is closed.
@@ -89,7 +95,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             leaving: Rc::default(),
             shares: Rc::new(ShareConnection::new(self.shares.clone(), Arc::downgrade(&self.broker))),
             wakes: Wakes::default(),
-            has_lost: Rc::default(),
+            must_close: Rc::default(),
             mute: Rc::default(),
             refused,
         }
@@ -137,7 +143,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
                 Ok(Attempt::Waits(batch)) => waiting.push((topic, batch)),
                 Err(refusal) => {
                     map::publish_lost(&self.broker, &topic, &refusal.message);
-                    session.has_lost.set(true);
+                    session.must_close.set(true);
                 }
             }
         }
@@ -145,12 +151,12 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             return None;
         }
         let broker = self.broker.clone();
-        let has_lost = session.has_lost.clone();
+        let must_close = session.must_close.clone();
         Some(Box::pin(async move {
             for (topic, batch) in waiting {
                 if let Err(error) = batch.finish(&broker, &mut Wakes::default()).await {
                     map::publish_lost(&broker, &topic, &error.message);
-                    has_lost.set(true);
+                    must_close.set(true);
                 }
             }
         }))
@@ -177,7 +183,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
     }
 
     fn standing(&self, session: &Session) -> Standing {
-        if session.refused.is_some() || session.has_lost.get() { Standing::Over } else { session.login.standing() }
+        if session.refused.is_some() || session.must_close.get() { Standing::Over } else { session.login.standing() }
     }
 
     /// Starts the shutdown: requests that wait for other clients or for records are answered.
@@ -246,8 +252,22 @@ impl KafkaHandler {
                 let is_login = security::BEFORE_LOGIN.contains(&key) && !session.login.is_done();
                 let usage = Usage { requests: u64::from(!is_login), ..Usage::default() };
                 let throttle = caller.charge(&broker, usage);
+                let address = session.peer.address.map(|at| at.ip());
+                let must_close = session.must_close.clone();
                 Reply::Alone(once(
                     async move {
+                        let is_admitted = ALWAYS_ADMITTED.contains(&key)
+                            || broker.answers().wait_for_turn(address, ROOM_WAIT).await.is_ok();
+                        if !is_admitted {
+                            // Most responses have no place for an error.
+                            tracing::warn!(
+                                client = caller.client,
+                                key,
+                                "closed a connection: no memory for a response"
+                            );
+                            must_close.set(true);
+                            return Answer::Silence;
+                        }
                         let mut response = map::answer(&broker, &caller, request).await;
                         response.set_throttle_time(millis(throttle).max(caller.wait_ms.get()));
                         Answer::Control(response)

@@ -101,7 +101,7 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
     let shares = Arc::new(ShareSessions::default());
     let exposed = shares.clone();
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
-    let protocol = KafkaProtocol { doors: broker.doors().clone() };
+    let protocol = KafkaProtocol { doors: broker.doors().clone(), answers: broker.answers().clone() };
     let handler = KafkaHandler {
         broker,
         advertised: settings.advertised.clone(),

@@ -3,16 +3,18 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use broker::{Door, Doors, Held, SourceStart};
+use broker::{Answers, Door, Doors, Held, SourceStart};
 use bytes::{Bytes, BytesMut};
 use engine::security::TenantName;
 use engine::{Acks, Delivery, DraftBatch, Error, ErrorKind, PartitionId, Result, SourceId, TopicName};
 use net::service::{Decoded, Fault, FaultKind, Input, Order, Out, Peer, Protocol};
-use wire::frame::{BODY_BYTES_BEFORE_HELLO_MAX, BODY_BYTES_MAX, HEADER_BYTES};
+use wire::frame::{BODY_BYTES_BEFORE_HELLO_MAX, BODY_BYTES_BEFORE_LOGIN_MAX, BODY_BYTES_MAX, HEADER_BYTES};
 use wire::response::{Push, SourceInfo, put_deliver_head};
 use wire::{Frame, Header, Request, Response};
 
 use super::errors;
+use super::login::address_of;
+use crate::encoded;
 use crate::strangers::Stranger;
 
 /// Maximum size of a batch that is copied after its head, so that many small batches share a chunk.
@@ -25,10 +27,12 @@ const NO_CORRELATION: u32 = 0;
 pub(super) struct NativeProtocol {
     /// Addresses of the other doors, to which clients of other protocols are directed.
     pub(super) doors: Arc<Doors>,
+    /// Memory budget of responses.
+    pub(super) answers: Answers,
 }
 
 pub(super) struct Codec {
-    /// Peer that sends the frames. Until its hello, its frames are limited to a smaller size.
+    /// Peer that sends the frames. Until its hello and its login, its frames are limited to a smaller size.
     peer: Rc<Peer>,
     /// Response to a client of another door.
     to_stranger: Option<Vec<u8>>,
@@ -84,9 +88,14 @@ impl Protocol for NativeProtocol {
         };
         let header = Header::parse(*head).map_err(errors::to_fault)?;
         let length = header.length as usize;
-        let max = if peer.is_known.get() { BODY_BYTES_MAX } else { BODY_BYTES_BEFORE_HELLO_MAX };
+        let (max, when) = match (peer.is_known.get(), peer.owes_login.get()) {
+            (false, _) => (BODY_BYTES_BEFORE_HELLO_MAX, " before the hello"),
+            (true, true) => (BODY_BYTES_BEFORE_LOGIN_MAX, " before the login"),
+            (true, false) => (BODY_BYTES_MAX, ""),
+        };
         if length > max {
-            return Err(Fault::too_large(format!("a frame has at most {max} bytes, this one announces {length}")));
+            let message = format!("a frame has at most {max} bytes{when}, this one announces {length}");
+            return Err(Fault::too_large(message));
         }
         if input.len() < HEADER_BYTES + length {
             return Ok(Decoded::More(HEADER_BYTES + length));
@@ -101,9 +110,13 @@ impl Protocol for NativeProtocol {
         })
     }
 
-    fn encode(&self, _codec: &mut Codec, correlation: u32, answer: Answer, out: &mut Out) {
+    fn encode(&self, codec: &mut Codec, correlation: u32, answer: Answer, out: &mut Out) {
         match answer {
-            Answer::Response(response) => response.encode(correlation, out.buf()),
+            Answer::Response(response) => {
+                let at = out.buf().len();
+                response.encode(correlation, out.buf());
+                encoded::charge(out, at, &self.answers, address_of(&codec.peer));
+            }
             Answer::Charged(response, held) => {
                 let mut bytes = BytesMut::with_capacity(held.bytes());
                 response.encode(correlation, &mut bytes);

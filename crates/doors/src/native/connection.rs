@@ -207,6 +207,7 @@ impl NativeHandler {
             }));
         }
         self.check(stream, &request)?;
+        stream.connection.room.check_listing(&request)?;
         self.answer(stream, request)
     }
 
@@ -225,6 +226,7 @@ impl NativeHandler {
         let peer = &stream.connection.peer;
         tracing::debug!(connection = peer.id, client, "hello");
         peer.is_known.set(true);
+        peer.owes_login.set(stream.connection.login.is_missing());
         Ok(map::now(Response::Hello(HelloOk {
             version: VERSION,
             features,

@@ -143,6 +143,7 @@ impl Login {
                 broker::act_as(identity.user());
                 self.identity.replace(identity);
                 self.step.replace(Step::In);
+                peer.owes_login.set(false);
                 (true, answer)
             }
         };

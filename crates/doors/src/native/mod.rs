@@ -103,7 +103,7 @@ impl Native {
             },
             ..ServiceSettings::default()
         };
-        let protocol = NativeProtocol { doors: broker.doors().clone() };
+        let protocol = NativeProtocol { doors: broker.doors().clone(), answers: broker.answers().clone() };
         let handler = NativeHandler { broker, is_login_required };
         let service = Service::new(protocol, handler, settings).with_gate(gate);
         let telemetry = service.telemetry.clone();

@@ -9,7 +9,7 @@ use engine::Result;
 use net::service::Peer;
 use tokio::sync::SemaphorePermit;
 use wire::caches::Value;
-use wire::{CacheRequest, CacheResponse, Response};
+use wire::{CacheRequest, CacheResponse, GroupRequest, QueueRequest, Request, Response};
 
 use super::codec::Answer;
 use super::login::address_of;
@@ -67,6 +67,17 @@ impl Room {
         if reads && self.answers.is_full(self.address) { Err(self.answers.refuse()) } else { Ok(()) }
     }
 
+    /// Returns an error for a request with a long response that carries no records, while the budget is full. Such a
+    /// response is charged once it is encoded.
+    pub fn check_listing(&self, request: &Request) -> Result<()> {
+        let is_refused = match request {
+            // The metrics show that an address has used up its share.
+            Request::Stats => self.answers.is_used_up(),
+            request => is_listing(request) && self.answers.is_full(self.address),
+        };
+        if is_refused { Err(self.answers.refuse()) } else { Ok(()) }
+    }
+
     /// Charges the response to a request that [`Room::check`] has just admitted on this thread. May overdraw the
     /// budget.
     pub fn charge(&self, response: Response) -> Answer {
@@ -74,6 +85,19 @@ impl Room {
             ..=FREE_BYTES => Answer::Response(response),
             bytes => Answer::Charged(response, self.answers.overdraw(self.address, bytes)),
         }
+    }
+}
+
+/// Returns `true` for a list, a description, or messages that are peeked at.
+fn is_listing(request: &Request) -> bool {
+    match request {
+        Request::TopicList { .. } | Request::TopicDescribe { .. } => true,
+        Request::Group(request) => {
+            matches!(request, GroupRequest::List { .. } | GroupRequest::Describe { .. } | GroupRequest::Fetch { .. })
+        }
+        Request::Queue(request) => matches!(request, QueueRequest::List { .. } | QueueRequest::Peek { .. }),
+        Request::Cache(request) => matches!(request, CacheRequest::List { .. } | CacheRequest::Watch { .. }),
+        _ => false,
     }
 }
 

@@ -553,6 +553,7 @@ fn peer(is_known: bool) -> Rc<Peer> {
         process: None,
         quic: None,
         is_known: std::cell::Cell::new(is_known),
+        owes_login: std::cell::Cell::new(false),
     })
 }
 

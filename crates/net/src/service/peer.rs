@@ -31,6 +31,8 @@ pub struct Peer {
     /// `true` if the peer has identified itself to the handler's satisfaction. A protocol may apply tighter limits to
     /// other peers.
     pub is_known: Cell<bool>,
+    /// `true` while the peer still has to log in, for the same purpose.
+    pub owes_login: Cell<bool>,
 }
 
 /// Transport of a connection.

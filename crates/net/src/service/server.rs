@@ -300,6 +300,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             process: None,
             quic: None,
             is_known: Cell::new(false),
+            owes_login: Cell::new(false),
         }
     }
 

@@ -3,9 +3,10 @@
 use bytes::{BufMut, BytesMut};
 use client::{Acks, ErrorKind, Overflow, Start, TopicSettings};
 use tokio::io::AsyncWriteExt;
-use wire::frame::{BODY_BYTES_BEFORE_HELLO_MAX, BODY_BYTES_MAX, HEADER_BYTES};
+use wire::frame::{BODY_BYTES_BEFORE_HELLO_MAX, BODY_BYTES_BEFORE_LOGIN_MAX, BODY_BYTES_MAX, HEADER_BYTES};
+use wire::groups::OffsetReset;
 use wire::negotiate::{Features, MAGIC, VERSION};
-use wire::{Frame, Header, Request, Response};
+use wire::{CacheRequest, Frame, GroupRequest, Header, Request, Response};
 
 use crate::support::bystander::Bystander;
 use crate::support::raw::{Incoming, Raw, batch, encode, frame, hello, publish, subscribe};
@@ -92,6 +93,48 @@ async fn an_oversized_frame_is_refused() {
     // The broker waits for a body that is within the limit, but larger than the memory that it reserves in advance.
     let mut raw = Raw::open(server.address).await;
     raw.write(&header(BODY_BYTES_MAX as u32, 0x0c)).await;
+    bystander.is_unharmed().await;
+}
+
+/// Before the login, frames are limited as well.
+#[tokio::test]
+async fn a_large_frame_before_the_login_is_refused() {
+    let server = Server::with(&["auth=required", "users=bob:secret"]);
+    let mut bystander = Bystander::of(&server).await;
+    let max = BODY_BYTES_BEFORE_LOGIN_MAX as u32;
+    for length in [max + 1, BODY_BYTES_MAX as u32] {
+        let kind = last_words(&server, true, &header(length, 0x0c)).await;
+        assert_eq!(kind, ErrorKind::TooLarge, "{length}");
+    }
+    let mut raw = Raw::open(server.address).await;
+    let long = Request::TopicDescribe { topic: "y".repeat(60_000) };
+    raw.write(&encode(&long, 7)).await;
+    assert!(matches!(raw.answer(7).await, Response::Error(error) if error.kind == ErrorKind::Denied));
+    bystander.is_unharmed().await;
+}
+
+/// A list has a maximum of entries, also of entries without contents, and starts and resets have no more partitions
+/// than a topic.
+#[tokio::test]
+async fn a_list_with_too_many_entries_is_refused() {
+    let server = Server::start();
+    let mut bystander = Bystander::of(&server).await;
+    let mut raw = Raw::open(server.address).await;
+    let keys = vec![Vec::new().into(); (1 << 18) + 1];
+    let get = Request::Cache(CacheRequest::MultiGet { cache: 1, keys });
+    assert_eq!(answered(&mut raw, &encode(&get, 700), 700).await, ErrorKind::TooLarge);
+    let reset = |partitions, to| {
+        let (group, topic) = ("g".into(), "t".into());
+        Request::Group(GroupRequest::Reset(OffsetReset { group, topic, partitions, to: Some(to), is_dry_run: true }))
+    };
+    let mut far = subscribe("t", Overflow::Replay, 8, 1 << 20);
+    far.start = Start::Offsets(vec![(0, 1); 1025]);
+    let refused = [reset(vec![0; 1025], Start::Live), reset(vec![0], far.start.clone()), Request::Subscribe(far)];
+    for request in refused {
+        assert_eq!(answered(&mut raw, &encode(&request, 700), 700).await, ErrorKind::TooLarge, "{request:?}");
+    }
+    let allowed = reset(vec![0; 1024], Start::Offsets(vec![(0, 1); 1024]));
+    assert_eq!(answered(&mut raw, &encode(&allowed, 700), 700).await, ErrorKind::NotFound, "there is no topic");
     bystander.is_unharmed().await;
 }
 

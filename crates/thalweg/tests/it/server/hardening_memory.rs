@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use client::TopicSettings;
 use engine::codec::Codec;
 use engine::{DraftBatch, Record};
+use kafka_protocol::messages::MetadataRequest;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -467,4 +469,36 @@ async fn redis_listeners_that_do_not_read_are_disconnected_when_the_response_mem
     .await;
     drop(unread);
     until("their memory", async || metric(&client, "thalweg_response_bytes").await == 0).await;
+}
+
+/// Lists that clients do not read count, at the doors whose responses have no permit before they are encoded.
+#[tokio::test]
+async fn lists_that_are_not_read_are_charged() {
+    let server = server(&["response_memory_max=8MiB", "kafka=127.0.0.1:0"]);
+    let client = server.client("tcp").await;
+    for number in 0..1500 {
+        let name = format!("{number:0>200}");
+        client.create_topic(&name, TopicSettings::default()).await.expect("created");
+    }
+    let kafka = Raw::connect(&server).await.frame_of(12, &MetadataRequest::default().with_topics(None));
+    let list = encode(&Request::TopicList { after: String::new(), count_max: 1500 }, 1);
+    let native = [encode(&hello(), 0), list.repeat(30)[..].into()].concat();
+    for (door, requests) in [(server.door("kafka"), kafka.repeat(30)), (server.address, native)] {
+        let peak = Peak::of(&server);
+        let mut unread = Vec::new();
+        for _ in 0..60 {
+            unread.push(ask(door, &requests).await);
+        }
+        until("responses that find no memory", async || {
+            metric(&client, "thalweg_response_waits_total").await
+                + metric(&client, "thalweg_response_refused_total").await
+                > 0
+        })
+        .await;
+        let held = metric(&client, "thalweg_response_bytes").await;
+        assert!(held <= 9 * MIB, "{held}");
+        peak.ends_within(8 * MIB);
+        drop(unread);
+        until("their memory", async || metric(&client, "thalweg_response_bytes").await == 0).await;
+    }
 }
