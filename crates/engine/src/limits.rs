@@ -43,6 +43,9 @@ pub const TRANSACTION_GROUPS_MAX: usize = 64;
 pub const TRANSACTION_METADATA_BYTES_MAX: usize = 1 << 20;
 /// Maximum time in ms that a transaction may stay open; Kafka's limit.
 pub const TRANSACTION_TIMEOUT_MS_MAX: u32 = 900_000;
+/// Maximum number of delayed messages of a queue in one partition. At the limit, the queue reads no further ahead until
+/// delays have ended. A message takes some 130 bytes.
+pub const QUEUE_DELAYED_MAX: u64 = 1 << 18;
 /// Maximum queue size, in batches, that a subscription may request.
 pub const SUBSCRIBER_QUEUE_BATCHES_MAX: usize = 65_536;
 /// Maximum number of subscriptions per broker.

@@ -11,6 +11,10 @@ use crate::subscriber::Subscriber;
 use crate::view::QueueView;
 use crate::wakes::Wakes;
 
+/// Maximum number of records of a batch that are examined for all queues together when they become readable: the
+/// partition is locked. The queues examine longer batches later.
+const SEEN_ON_ARRIVAL_MAX: usize = 4096;
+
 impl Owner for PartitionCell {
     /// Makes the batches that the journal has synced readable.
     fn committed(&self, mark: Offset) {
@@ -66,8 +70,9 @@ pub(super) fn deliver(
     now_ms: u64,
     wakes: &mut Wakes,
 ) {
+    let records_max = SEEN_ON_ARRIVAL_MAX / queues.len().max(1);
     for view in queues {
-        view.arrive(batch, stable_end, now_ms);
+        view.arrive(batch, stable_end, now_ms, records_max);
         wakes.add_queue(&view.cell);
     }
     let len = batch.len();

@@ -1,11 +1,12 @@
 //! Messages without an attempt left: moved to the dead letters, and back again.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use engine::queue::{Lease, Message, header};
-use engine::{Acks, DraftBatch, Error, ErrorKind, Result};
+use engine::{Acks, DraftBatch, Error, ErrorKind, Record, Result};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
@@ -20,6 +21,8 @@ use crate::wakes::Wakes;
 
 /// Delay before a failed move of a message to the dead letters is retried.
 const AGAIN_MS: u64 = 5_000;
+/// Maximum number of messages that are read together before they are moved.
+const READ_AT_ONCE: usize = 64;
 /// Maximum time that a receiver waits for the move of messages to the dead letters.
 const BURIAL_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Duration of the lease on a message that is being moved back.
@@ -59,7 +62,7 @@ impl Queues {
         cell: &Arc<QueueCell>,
         topic: &Arc<Topic>,
         partition: &Arc<PartitionCell>,
-        dead: Vec<Lease>,
+        mut dead: Vec<Lease>,
     ) -> Burial {
         if dead.is_empty() {
             return Burial(None);
@@ -71,8 +74,18 @@ impl Queues {
         Burial(Some(tokio::spawn(async move {
             let queue = cell.definition().name.clone();
             let mut buried = Vec::with_capacity(dead.len());
-            for lease in dead {
-                match queues.bury_one(&cell, &topic, &partition, &lease).await {
+            // In their order, and several at a time: a batch is read from its beginning for an offset that was passed.
+            dead.sort_unstable_by_key(|lease| lease.offset);
+            let mut read = VecDeque::new();
+            for (at, lease) in dead.iter().enumerate() {
+                // Others may wait for the partition.
+                tokio::task::yield_now().await;
+                if read.is_empty() {
+                    let next = dead[at..].iter().take(READ_AT_ONCE).map(|lease| lease.offset);
+                    read.extend(queues.read_records(cell.id, &partition, next).await);
+                }
+                let record = read.pop_front().unwrap_or(Ok(None));
+                match queues.bury_one(&cell, &topic, &partition, lease, record).await {
                     Ok(saved) => buried.push((lease.offset, saved)),
                     Err(error) => {
                         let offset = lease.offset;
@@ -108,12 +121,13 @@ impl Queues {
         topic: &Topic,
         partition: &Arc<PartitionCell>,
         lease: &Lease,
+        record: Result<Option<Record>>,
     ) -> Result<Option<Commit>> {
         let definition = cell.definition();
         let Some(to) = definition.settings.dead_letter.clone() else {
             return Err(Error::not_found("the queue no longer has a dead-letter topic"));
         };
-        if let Some(record) = self.read_record(cell.id, partition, lease.offset).await? {
+        if let Some(record) = record? {
             let message = Message::from(record);
             let source = definition.name.as_str();
             self.move_message(topic, partition, &message, to.as_str(), Some((source, lease.attempts))).await?;

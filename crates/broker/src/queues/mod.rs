@@ -25,6 +25,8 @@ mod traced;
 #[cfg(test)]
 mod acquire_tests;
 #[cfg(test)]
+mod examined_tests;
+#[cfg(test)]
 mod fault_tests;
 #[cfg(test)]
 mod tests;

@@ -18,6 +18,7 @@ use super::traced::Change;
 use crate::clock::Clock;
 use crate::commit::Commit;
 use crate::fetch::FETCH_WAIT_MAX;
+use crate::log::Log;
 use crate::partition::PartitionCell;
 use crate::queues::Queues;
 use crate::topic::Topic;
@@ -332,6 +333,32 @@ impl Queues {
                 tracing::debug!(queue = %cell.definition().name, %error, "undelivered messages were not returned");
             }
         }
+    }
+
+    /// Returns the records of messages that were delivered before, in the order of their offsets.
+    pub(super) async fn read_records(
+        &self,
+        id: QueueId,
+        partition: &Arc<PartitionCell>,
+        offsets: impl Iterator<Item = Offset>,
+    ) -> Vec<Result<Option<Record>>> {
+        let offsets: Vec<Offset> = offsets.collect();
+        let find = |view: &mut QueueView, log: &Log| -> Vec<Found> {
+            offsets.iter().map(|offset| view.find(log, *offset)).collect()
+        };
+        let found = match partition.with_view(id, find) {
+            Ok(found) => found,
+            Err(error) => return offsets.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let mut records = Vec::with_capacity(found.len());
+        for (offset, found) in offsets.into_iter().zip(found) {
+            records.push(match found {
+                Found::Record(record) => Ok(Some(record)),
+                Found::Absent => Ok(None),
+                Found::Cold => self.read_record(id, partition, offset).await,
+            });
+        }
+        records
     }
 
     /// Returns the record of a message that was delivered before, from memory or from a file.

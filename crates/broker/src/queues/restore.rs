@@ -18,7 +18,7 @@ use crate::log::Log;
 use crate::partition::PartitionCell;
 use crate::queues::Queues;
 use crate::topic::Topic;
-use crate::view::{QueueCell, QueueView};
+use crate::view::{Examination, QueueCell, QueueView, SLICE_RECORDS};
 use crate::wakes::Wakes;
 
 /// Bytes of a log that are examined at a time.
@@ -184,8 +184,9 @@ impl Queues {
     /// Examines the messages that were never delivered, to find those that are delayed or are no messages of this
     /// queue.
     pub(super) async fn look_through(&self, cell: &QueueCell, partition: &Arc<PartitionCell>) -> Result<()> {
-        let unseen = |view: &mut QueueView, log: &Log| Some((view.unseen(log)?, view.isolation()));
-        while let Some((at, isolation)) = partition.with_view(cell.id, unseen)? {
+        let unseen = |view: &mut QueueView, log: &Log| Some((view.unseen(log)?, view.isolation(), view.rules()));
+        let mut examined_records = 0;
+        'look: while let Some((at, isolation, rules)) = partition.with_view(cell.id, unseen)? {
             let (end, batches, aborted) = match read(partition, at, LOOK_BYTES, isolation).await {
                 // Retention removed it in the meantime.
                 Err(error) if error.kind == ErrorKind::OutOfRange => continue,
@@ -193,7 +194,23 @@ impl Queues {
             };
             let now = self.core.now_ms();
             let until = batches.last().map_or(end, RecordBatch::next_offset);
-            partition.with_view(cell.id, |view, _| view.see(at, &batches, &aborted, until, now))?;
+            let mut from = at;
+            for batch in &batches {
+                let begin = || Examination::new(&rules, batch, from, aborted.has(batch), now);
+                let mut examination = self.core.answers().work(batch.len(), begin).await;
+                while let Some(examined) = examination.next_slice() {
+                    examined_records += examined.until - from;
+                    from = examined.until;
+                    if !partition.with_view(cell.id, |view, _| view.apply(&examined))? {
+                        continue 'look;
+                    }
+                    if examined_records >= SLICE_RECORDS as u64 {
+                        examined_records = 0;
+                        tokio::task::yield_now().await;
+                    }
+                }
+            }
+            partition.with_view(cell.id, |view, _| view.end_look(from, until))?;
         }
         Ok(())
     }

@@ -129,11 +129,11 @@ impl Queues {
                     };
                     for view in records.iter().map_while(Result::ok) {
                         let shown = partition.with_view(cell.id, |queue, _| {
-                            let entry = queue.queue.entry(view.offset).copied();
-                            (!queue.queue.is_done(view.offset)).then_some(entry)
+                            let queue = &queue.queue;
+                            let is_message = !queue.is_done(view.offset) && !queue.is_void(view.offset);
+                            is_message.then(|| queue.entry(view.offset).copied())
                         })?;
-                        let Some(entry) = shown.filter(|entry| entry.is_none_or(|entry| entry.phase != Phase::Left))
-                        else {
+                        let Some(entry) = shown else {
                             continue;
                         };
                         let message = Message::from(records.own(&view));

@@ -4,16 +4,15 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::producers::AbortedIndex;
 use engine::queue::{
-    Call, Cursor, DELAY_MS_MAX, Lease, Look, Queue, QueueOverflow, QueueRecord, QueueSettings, Taken, group_of, header,
-    header_of, text_of,
+    Call, Cursor, Lease, Look, Queue, QueueOverflow, QueueRecord, QueueSettings, Taken, group_of, header,
 };
 use engine::{Error, ErrorKind, Isolation, Offset, PartitionId, Record, RecordBatch, Records, Result};
 
 use storage::Read;
 
 use super::cell::QueueCell;
+use super::examined::{Examination, Examined, Finding, Rules};
 use super::received::{Origin, Received};
 use crate::log::Log;
 
@@ -117,6 +116,11 @@ impl QueueView {
         self.has_delays || settings.delay_ms > 0 || settings.filter.is_some()
     }
 
+    /// Returns the rules by which the records of this queue are examined now.
+    pub(crate) fn rules(&self) -> Rules {
+        Rules { definition: self.cell.definition(), has_delays: self.has_delays }
+    }
+
     pub(crate) fn isolation(&self) -> Isolation {
         self.cell.isolation(self.queue.settings())
     }
@@ -158,56 +162,52 @@ impl QueueView {
     }
 
     pub(crate) fn has_unseen(&self) -> bool {
-        self.queue.end() < self.readable_end() && self.queue.has_room_for_voids()
+        self.queue.end() < self.readable_end() && self.queue.has_room_ahead()
     }
 
-    /// Examines the batches of the log from `from` up to `until`, as long as there is room to record the offsets that
-    /// hold no message.
-    pub(crate) fn see(
-        &mut self,
-        from: Offset,
-        batches: &[RecordBatch],
-        aborted: &AbortedIndex,
-        until: Offset,
-        now_ms: u64,
-    ) {
-        // The queue may have moved to another offset in the meantime.
-        if from > self.queue.end() {
-            return;
+    /// Applies the findings about the next offsets. Returns `false` if the queue has moved to another offset in the
+    /// meantime, or has no room for more of them.
+    pub(crate) fn apply(&mut self, examined: &Examined) -> bool {
+        if examined.from > self.queue.end() {
+            return false;
         }
-        for batch in batches {
-            if !self.queue.has_room_for_voids() {
-                return;
+        for finding in &examined.findings {
+            if !self.queue.has_room_ahead() {
+                return false;
             }
-            self.queue.append_void(self.queue.end()..batch.base_offset());
-            self.see_batch(batch, aborted.has(batch), now_ms);
+            match finding {
+                Finding::Void(range) => self.queue.append_void(range.clone()),
+                Finding::Delayed(offset, due_ms) => {
+                    self.queue.delay(*offset, *due_ms);
+                    self.queue.append(offset + 1);
+                }
+            }
         }
-        self.queue.append(until);
+        self.queue.append(examined.until);
+        true
+    }
+
+    /// Ends a look at the log from `from`, up to which findings were applied, to `until`. No batch holds the offsets in
+    /// between.
+    pub(crate) fn end_look(&mut self, from: Offset, until: Offset) {
+        if from <= self.queue.end() {
+            self.queue.append(until);
+        }
         // These messages were not counted when later ones arrived, so there may be too many now.
         self.make_room(0);
     }
 
-    /// Examines the next batch.
-    fn see_batch(&mut self, batch: &RecordBatch, is_aborted: bool, now_ms: u64) {
-        let from = self.queue.end().max(batch.base_offset());
+    /// Examines the next batch. Returns `false` if there is no room for what has to be known of it.
+    fn see_batch(&mut self, batch: &RecordBatch, now_ms: u64) -> bool {
         let end = batch.next_offset();
-        if batch.is_control() || is_aborted {
-            return self.queue.append_void(from..end);
+        if !batch.is_control() && !self.needs_look() && u64::from(batch.count()) == end - batch.base_offset() {
+            self.queue.append(end);
+            return true;
         }
-        if self.needs_look() {
-            self.look_through(batch, now_ms);
-        }
-        // Compaction has removed records from the batch.
-        if u64::from(batch.count()) < end - batch.base_offset()
-            && let Ok(records) = batch.records_from(from)
-        {
-            for view in records.iter().map_while(Result::ok) {
-                self.queue.append_void(self.queue.end()..view.offset);
-                self.queue.append(view.offset + 1);
-            }
-            self.queue.append_void(self.queue.end()..end);
-        }
-        self.queue.append(end);
+        let rules = self.rules();
+        let from = self.queue.end().max(batch.base_offset());
+        let mut examination = Examination::new(&rules, batch, from, false, now_ms);
+        std::iter::from_fn(|| examination.next_slice()).all(|examined| self.apply(&examined))
     }
 
     /// Returns the error for a batch that the queue has no room for: too many messages, or too many bytes.
@@ -236,46 +236,19 @@ impl QueueView {
         }
     }
 
-    /// Adds a batch that has become readable, in a log that is stable up to `stable_end`.
-    pub(crate) fn arrive(&mut self, batch: &RecordBatch, stable_end: Offset, now_ms: u64) {
+    /// Adds a batch that has become readable, in a log that is stable up to `stable_end`. One of more than `records_max`
+    /// records that have to be examined is left for later, when no lock is held.
+    pub(crate) fn arrive(&mut self, batch: &RecordBatch, stable_end: Offset, now_ms: u64, records_max: usize) {
         let end = batch.next_offset();
         let markers_end = if batch.is_control() { end } else { self.ends.markers_end };
         self.ends = LogEnds { end, stable_end, markers_end };
         let is_decided = self.isolation() == Isolation::Uncommitted
             || (end <= stable_end && (batch.is_control() || !batch.is_transactional()));
+        let is_short = batch.count() as usize <= records_max || !self.needs_look();
         // A batch after others that are not examined yet waits until they are.
-        if is_decided && batch.base_offset() <= self.queue.end() {
-            self.see_batch(batch, false, now_ms)
-        } else {
-            self.cell.has_unseen.store(true, Ordering::Relaxed)
-        }
-    }
-
-    /// Finds messages that are delayed, or that the filter excludes.
-    fn look_through(&mut self, batch: &RecordBatch, now_ms: u64) {
-        let definition = self.cell.definition();
-        let settings = &definition.settings;
-        let from = self.queue.end();
-        let records = match batch.records_from(from) {
-            Ok(records) => records,
-            Err(error) => return tracing::warn!(queue = %definition.name, %error, "a batch holds no readable messages"),
-        };
-        // A filter may test many attributes: headers are decoded once.
-        let mut headers = Vec::new();
-        for view in records.iter().map_while(Result::ok) {
-            if let Some(filter) = &settings.filter {
-                headers.clear();
-                headers.extend(view.headers());
-                if !filter.matches(|name| text_of(&headers, name)) {
-                    self.queue.leave_out(view.offset);
-                    continue;
-                }
-            }
-            let said = header_of(&view, header::DUE).and_then(|due| due.parse().ok());
-            let due_ms = said.unwrap_or_else(|| (view.timestamp_ms.max(0) as u64).saturating_add(settings.delay_ms));
-            if due_ms > now_ms {
-                self.queue.delay(view.offset, due_ms.min(now_ms + DELAY_MS_MAX));
-            }
+        let is_next = batch.base_offset() <= self.queue.end();
+        if !(is_decided && is_short && is_next && self.see_batch(batch, now_ms)) {
+            self.cell.has_unseen.store(true, Ordering::Relaxed);
         }
     }
 

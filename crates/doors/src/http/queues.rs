@@ -633,7 +633,7 @@ pub(super) fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Leased => "leased",
         Phase::Delayed => "delayed",
-        Phase::Waiting | Phase::Left => "waiting",
+        Phase::Waiting => "waiting",
     }
 }
 

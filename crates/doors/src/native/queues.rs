@@ -433,7 +433,7 @@ async fn peek(
             let phase = match peeked.phase {
                 Phase::Leased => MessagePhase::Leased,
                 Phase::Delayed => MessagePhase::Delayed,
-                Phase::Waiting | Phase::Left => MessagePhase::Waiting,
+                Phase::Waiting => MessagePhase::Waiting,
             };
             messages.push(PeekedMessage { phase, due_ms: peeked.due_ms, message });
             after = Some((partition, offset));

@@ -139,9 +139,7 @@ impl Sqs {
                 let is_shown = match peeked.phase {
                     Phase::Leased => wanted.shows_leased,
                     Phase::Delayed => wanted.shows_delayed,
-                    Phase::Waiting | Phase::Left => {
-                        wanted.shows_leased || !group.is_some_and(|group| held.contains(group))
-                    }
+                    Phase::Waiting => wanted.shows_leased || !group.is_some_and(|group| held.contains(group)),
                 };
                 if matches!(peeked.phase, Phase::Leased | Phase::Delayed) {
                     held.extend(group.cloned());

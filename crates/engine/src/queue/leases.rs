@@ -8,11 +8,14 @@ use super::line::{GroupId, Line, Stand};
 use super::voids::Voids;
 use super::{DELAY_MS_MAX, LEASE_TOTAL_MS_MAX, QueueSettings};
 use crate::ids::Offset;
+use crate::limits::QUEUE_DELAYED_MAX;
 
 /// Due time of a lease that the broker itself holds while it moves the message elsewhere: it does not expire.
 pub(super) const NEVER: u64 = u64::MAX;
 /// Number of timers, beyond twice the active ones, at which stale timers are removed.
 const STALE_TIMERS_MIN: usize = 1024;
+/// Maximum number of leases and delays that end in one call.
+pub(super) const ENDED_PER_CALL_MAX: usize = 4096;
 /// Minimum step back of the clock in ms that is treated as a clock that was set back.
 const SET_BACK_MS_MIN: u64 = 60_000;
 /// Number of low bits of a lease, which distinguish leases of the same ms; the high bits are its time, ms since 1970.
@@ -28,21 +31,18 @@ pub enum Phase {
     Waiting = 2,
     /// Message can be delivered once it is due.
     Delayed = 3,
-    /// Message is not to be delivered; the cursor has not passed it yet.
-    Left = 4,
 }
 
 impl Phase {
     pub fn from_code(code: u8) -> Option<Self> {
-        [Self::Leased, Self::Waiting, Self::Delayed, Self::Left].into_iter().find(|phase| *phase as u8 == code)
+        [Self::Leased, Self::Waiting, Self::Delayed].into_iter().find(|phase| *phase as u8 == code)
     }
 
-    fn stand(self) -> Option<Stand> {
+    fn stand(self) -> Stand {
         match self {
-            Self::Leased => Some(Stand::Leased),
-            Self::Waiting => Some(Stand::Waiting),
-            Self::Delayed => Some(Stand::Delayed),
-            Self::Left => None,
+            Self::Leased => Stand::Leased,
+            Self::Waiting => Stand::Waiting,
+            Self::Delayed => Stand::Delayed,
         }
     }
 }
@@ -108,7 +108,7 @@ pub struct Counts {
 ///
 /// Invariants: messages before `floor` are finished. From `floor` to `next` an offset has an entry or is finished. From
 /// `next` on an offset without an entry was never delivered, or is one of `voids`; one with an entry is
-/// [`Phase::Delayed`] or [`Phase::Left`], and `ahead` counts those. Entries from `next` on are not saved: they follow
+/// [`Phase::Delayed`], and `ahead` counts those. Entries from `next` on are not saved: they follow
 /// from the log.
 #[derive(Debug)]
 pub struct Queue {
@@ -139,12 +139,11 @@ pub(super) struct PhaseCounts {
 }
 
 impl PhaseCounts {
-    fn of(&mut self, phase: Phase) -> Option<&mut u64> {
+    fn of(&mut self, phase: Phase) -> &mut u64 {
         match phase {
-            Phase::Leased => Some(&mut self.leased),
-            Phase::Waiting => Some(&mut self.waiting),
-            Phase::Delayed => Some(&mut self.delayed),
-            Phase::Left => None,
+            Phase::Leased => &mut self.leased,
+            Phase::Waiting => &mut self.waiting,
+            Phase::Delayed => &mut self.delayed,
         }
     }
 }
@@ -227,7 +226,7 @@ impl Queue {
         self.ahead_messages() + waiting + leased + delayed
     }
 
-    /// Returns the number of messages that were never delivered and are neither delayed nor left out.
+    /// Returns the number of messages that were never delivered and are not delayed.
     fn ahead_messages(&self) -> u64 {
         self.end - self.next - self.ahead - self.voids.count()
     }
@@ -272,9 +271,14 @@ impl Queue {
         self.voids.ranges()
     }
 
-    /// Returns `true` if there is room to append another range without messages.
-    pub fn has_room_for_voids(&self) -> bool {
-        !self.voids.is_full()
+    /// Returns `true` if an offset at or after the cursor holds no message.
+    pub fn is_void(&self, offset: Offset) -> bool {
+        self.voids.has(offset)
+    }
+
+    /// Returns `true` if there is room for another range without messages, and for another delayed message.
+    pub fn has_room_ahead(&self) -> bool {
+        !self.voids.is_full() && self.counts.delayed < QUEUE_DELAYED_MAX
     }
 
     /// Moves the cursor past one message, and past following offsets that hold none.
@@ -287,14 +291,6 @@ impl Queue {
         if offset >= self.next && !self.entries.contains_key(&offset) {
             self.ahead += 1;
             self.put(offset, Entry { phase: Phase::Delayed, due_ms, lease: 0, attempts: 0, first_ms: 0, group: None });
-        }
-    }
-
-    /// Leaves out a message at or after the cursor: it is never delivered.
-    pub fn leave_out(&mut self, offset: Offset) {
-        if offset >= self.next && !self.entries.contains_key(&offset) {
-            self.ahead += 1;
-            self.put(offset, Entry { phase: Phase::Left, due_ms: 0, lease: 0, attempts: 0, first_ms: 0, group: None });
         }
     }
 
@@ -450,7 +446,7 @@ impl Queue {
             // An older lease may acknowledge. Only the newest decides how long its receiver holds the message.
             Phase::Leased if entry.lease != lease => Err(LeaseError::Expired),
             Phase::Leased => Ok(entry),
-            Phase::Waiting | Phase::Delayed | Phase::Left => Err(LeaseError::NotLeased),
+            Phase::Waiting | Phase::Delayed => Err(LeaseError::NotLeased),
         }
     }
 
@@ -476,7 +472,8 @@ impl Queue {
         }
     }
 
-    /// Ends expired leases and delays. These changes need not be saved: after a restart they have expired as well.
+    /// Ends expired leases and delays, at most [`ENDED_PER_CALL_MAX`], the earliest first: the partition is locked. These
+    /// changes need not be saved: after a restart they have expired as well.
     pub fn expire(&mut self, now_ms: u64) {
         if now_ms.saturating_add(SET_BACK_MS_MIN) < self.looked_ms {
             self.set_back(self.looked_ms - now_ms);
@@ -502,10 +499,17 @@ impl Queue {
         }
     }
 
+    /// Returns `true` if leases or delays have ended that the last call of [`Queue::expire`] left for the next one.
+    pub fn has_due(&self, now_ms: u64) -> bool {
+        self.next_due_ms().is_some_and(|due_ms| due_ms <= now_ms)
+    }
+
     fn end_due(&mut self, now_ms: u64) {
-        while let Some(Reverse((due_ms, lease, offset))) = self.timers.peek().copied()
-            && due_ms <= now_ms
-        {
+        for _ in 0..ENDED_PER_CALL_MAX {
+            let Some(Reverse((due_ms, lease, offset))) = self.timers.peek().copied().filter(|of| of.0.0 <= now_ms)
+            else {
+                return;
+            };
             self.timers.pop();
             let Some(entry) = self.entries.get(&offset).copied() else {
                 continue;
@@ -525,7 +529,7 @@ impl Queue {
                     self.drop_entry(offset);
                 }
                 Phase::Delayed => self.change(offset, Entry { phase: Phase::Waiting, ..entry }),
-                Phase::Waiting | Phase::Left => {}
+                Phase::Waiting => {}
             }
         }
     }
@@ -616,31 +620,21 @@ impl Queue {
         let Some(before) = self.entries.insert(offset, entry) else {
             return self.put(offset, entry);
         };
-        if let (Some(from), Some(to)) = (before.phase.stand(), entry.phase.stand())
-            && offset < self.next
-        {
-            self.line.shift(offset, entry.group, from, to);
+        if offset < self.next {
+            self.line.shift(offset, entry.group, before.phase.stand(), entry.phase.stand());
         }
-        if let Some(count) = self.counts.of(before.phase) {
-            *count -= 1;
-        }
-        if let Some(count) = self.counts.of(entry.phase) {
-            *count += 1;
-        }
+        *self.counts.of(before.phase) -= 1;
+        *self.counts.of(entry.phase) += 1;
         self.set_timer(offset, &entry);
         self.note(offset);
     }
 
     fn count_in(&mut self, offset: Offset, entry: &Entry) {
-        if let Some(stand) = entry.phase.stand() {
-            // A message that the cursor has not passed is in no line: its group is unknown.
-            if offset < self.next {
-                self.line.add(offset, entry.group, stand);
-            }
+        // A message that the cursor has not passed is in no line: its group is unknown.
+        if offset < self.next {
+            self.line.add(offset, entry.group, entry.phase.stand());
         }
-        if let Some(count) = self.counts.of(entry.phase) {
-            *count += 1;
-        }
+        *self.counts.of(entry.phase) += 1;
     }
 
     pub(super) fn drop_entry(&mut self, offset: Offset) -> Option<Entry> {
@@ -651,12 +645,8 @@ impl Queue {
 
     /// Updates line and counts after an entry was removed.
     fn count_out(&mut self, offset: Offset, entry: &Entry) {
-        if let Some(stand) = entry.phase.stand() {
-            self.line.remove(offset, entry.group, stand);
-        }
-        if let Some(count) = self.counts.of(entry.phase) {
-            *count -= 1;
-        }
+        self.line.remove(offset, entry.group, entry.phase.stand());
+        *self.counts.of(entry.phase) -= 1;
         self.note(offset);
     }
 

@@ -182,6 +182,7 @@ impl Queue {
             self.set_timer(offset, &entry);
         }
         self.counts.leased += unlisted;
+        taken.is_cut |= self.has_due(now_ms);
         if self.line.has_groups() && !is_ordered {
             for lease in taken.leases.iter().chain(&taken.dead) {
                 let group = self.entries.get(&lease.offset).and_then(|entry| entry.group);

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ids::Offset;
+use crate::limits::QUEUE_DELAYED_MAX;
 
 const ATTEMPTS: u32 = 3;
 
@@ -428,7 +429,7 @@ fn messages_that_were_never_leased_are_not_stored() {
     let mut queue = Queue::new(QueueSettings::default(), 0, 0, true);
     for offset in 0..1000 {
         match offset % 2 {
-            0 => queue.leave_out(offset),
+            0 => queue.append_void(offset..offset + 1),
             _ => queue.delay(offset, 50),
         }
         queue.append(offset + 1);
@@ -719,4 +720,48 @@ fn a_trim_forgets_all_earlier_messages_in_any_state() {
         queue.trim(800);
         assert_eq!((queue.floor(), queue.counts(1)), (800, Counts { visible: 200, leased: 0, delayed: 0 }));
     }
+}
+
+#[test]
+fn delays_that_end_together_end_a_few_at_a_time() {
+    let count = 3 * leases::ENDED_PER_CALL_MAX as u64;
+    let mut queue = Queue::new(QueueSettings::default(), 0, 0, false);
+    for offset in 0..count {
+        queue.delay(offset, 50);
+        queue.append(offset + 1);
+    }
+    let ended = queue.counts(50).visible;
+    assert_eq!(ended, count / 3);
+    assert!(queue.has_due(50));
+    let taken = queue.take(50, 1, 1000, |_| Look::Message(None));
+    assert_eq!((taken.leases[0].offset, taken.is_cut), (0, true), "the earliest first; another call finds more");
+    assert_eq!(queue.counts(50), Counts { visible: count - 1, leased: 1, delayed: 0 });
+    assert!(!queue.take(50, 1, 1000, |_| Look::Message(None)).is_cut);
+}
+
+#[test]
+fn a_queue_reads_ahead_until_too_many_messages_are_delayed() {
+    let mut queue = Queue::new(QueueSettings::default(), 0, 0, false);
+    for offset in 0..QUEUE_DELAYED_MAX {
+        assert!(queue.has_room_ahead());
+        queue.delay(offset, 50);
+        queue.append(offset + 1);
+    }
+    assert!(!queue.has_room_ahead());
+    queue.expire(50);
+    assert!(queue.has_room_ahead());
+}
+
+#[test]
+fn offsets_without_a_message_are_known_until_the_cursor_has_passed_them() {
+    let mut queue = Queue::new(QueueSettings::default(), 0, 1, false);
+    queue.append_void(1..3);
+    queue.append(5);
+    queue.append_void(5..6);
+    assert_eq!(
+        [0, 1, 2, 3, 4, 5, 6].map(|offset| queue.is_void(offset)),
+        [false, true, true, false, false, true, false]
+    );
+    queue.take(1, 2, 1000, |_| Look::Message(None));
+    assert!(queue.is_done(1) && !queue.is_void(1) && queue.is_void(5));
 }

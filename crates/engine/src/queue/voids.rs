@@ -1,5 +1,5 @@
-//! Offsets ahead of a queue's cursor that hold no message: markers of transactions, records of aborted transactions,
-//! and holes that compaction left.
+//! Offsets ahead of a queue's cursor that hold no message: markers of transactions, records of aborted transactions and
+//! those that a filter excludes, and holes that compaction left.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -33,6 +33,11 @@ impl Voids {
 
     pub(super) fn is_full(&self) -> bool {
         self.ranges.len() >= RANGES_MAX
+    }
+
+    pub(super) fn has(&self, offset: Offset) -> bool {
+        let at = self.ranges.partition_point(|range| range.end <= offset);
+        self.ranges.get(at).is_some_and(|range| range.start <= offset)
     }
 
     /// Adds a range. Its overlap with earlier ranges is ignored.
