@@ -3,8 +3,8 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::{Error, Result};
 
-/// Maximum number of entries of a list. Empty ones take 24 bytes of memory for 2 bytes of a frame.
-pub(crate) const LIST_ENTRIES_MAX: usize = 1 << 18;
+/// Maximum number of entries of all lists of a request. Empty ones take 24 bytes of memory for 2 bytes of a frame.
+const LIST_ENTRIES_MAX: usize = 1 << 18;
 
 /// Appends a string. Names are checked before they get here; a text that is too long is truncated, which keeps the
 /// frame well formed.
@@ -36,6 +36,8 @@ pub(crate) fn put_option<T>(b: &mut BytesMut, value: Option<&T>, put: impl Fn(&m
 /// Reader of the fields of one body. Bytes left at the end are an error, so that nothing is ignored.
 pub(crate) struct Fields<B> {
     body: B,
+    /// Number of entries that all its lists may still have.
+    entries_left: usize,
 }
 
 macro_rules! number {
@@ -51,7 +53,12 @@ macro_rules! number {
 
 impl<B: Buf> Fields<B> {
     pub(crate) fn new(body: B) -> Self {
-        Self { body }
+        Self { body, entries_left: usize::MAX }
+    }
+
+    /// Creates a reader for a request, whose lists have at most [`LIST_ENTRIES_MAX`] entries together.
+    pub(crate) fn of_request(body: B) -> Self {
+        Self { body, entries_left: LIST_ENTRIES_MAX }
     }
 
     number!(u8, u8, get_u8);
@@ -85,13 +92,13 @@ impl<B: Buf> Fields<B> {
         (0..count).map(|_| get(self)).collect()
     }
 
-    /// Reads the number of entries that follow, at most [`LIST_ENTRIES_MAX`]. Each has at least `entry_bytes_min`
-    /// bytes, so a false number reserves no memory.
+    /// Reads the number of entries that follow. Each has at least `entry_bytes_min` bytes, so a false number reserves
+    /// no memory.
     pub(crate) fn count(&mut self, entry_bytes_min: usize) -> Result<usize> {
         let count = self.u32()? as usize;
-        if count > LIST_ENTRIES_MAX {
-            return Err(Error::too_large(format!("a list has at most {LIST_ENTRIES_MAX} entries, not {count}")));
-        }
+        self.entries_left = self.entries_left.checked_sub(count).ok_or_else(|| {
+            Error::too_large(format!("the lists of a request have at most {LIST_ENTRIES_MAX} entries together"))
+        })?;
         if count > self.body.remaining() / entry_bytes_min {
             return Err(cut_short());
         }

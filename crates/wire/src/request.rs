@@ -261,7 +261,7 @@ impl Request {
         if frame.kind == kind::PUBLISH {
             return decode_publish(frame.body);
         }
-        let mut f = Fields::new(frame.body);
+        let mut f = Fields::of_request(frame.body);
         let request = match frame.kind {
             kind::HELLO => {
                 if f.u32()? != MAGIC {
