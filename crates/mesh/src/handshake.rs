@@ -1,5 +1,6 @@
 //! How a link is made: dialing, accepting, joining, and the checks of both sides.
 
+use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -279,7 +280,20 @@ pub(crate) fn check_version(version: u16) -> Result<()> {
 }
 
 pub(crate) fn unexpected(frame: &Frame) -> Error {
-    let shown = format!("{frame:?}");
-    let name: String = shown.chars().take_while(|char| char.is_alphanumeric()).collect();
-    Error::malformed(format!("the frame {name} was not expected here"))
+    let mut name = Name::default();
+    // It fails after the name, before the fields are written.
+    write!(name, "{frame:?}").unwrap_or_default();
+    Error::malformed(format!("the frame {} was not expected here", name.0))
+}
+
+/// Text that ends with the first name that is written to it.
+#[derive(Default)]
+struct Name(String);
+
+impl fmt::Write for Name {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let length = text.find(|char: char| !char.is_alphanumeric()).unwrap_or(text.len());
+        self.0.push_str(&text[..length]);
+        if length < text.len() { Err(fmt::Error) } else { Ok(()) }
+    }
 }
