@@ -243,7 +243,7 @@ impl Core {
 }
 
 /// Runs work that may block on another thread, so that other tasks of this thread continue.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, format!("the read was interrupted ({e}): retry"))))
 }

@@ -13,8 +13,19 @@ use crate::log::{Commits, LogExtent, PartitionLog, Read};
 
 /// Memory cost of a kept batch in addition to its bytes: its entry here and its allocation.
 const ENTRY_BYTES: usize = 96;
+/// Number of batches of a [`Peak`].
+const PEAK_BATCHES: u32 = 1024;
 /// Minimum number of entries without a batch before they are removed; they also have to outnumber the batches.
 const GONE_MIN: usize = 64;
+
+/// Highest time of the records in consecutive batches, some of which may have been removed since.
+#[derive(Clone, Copy, Debug)]
+struct Peak {
+    /// Offset after the last of the batches.
+    until: Offset,
+    batches: u32,
+    max_ms: i64,
+}
 
 #[derive(Debug)]
 struct Entry {
@@ -35,6 +46,8 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct MemoryLog {
     entries: VecDeque<Entry>,
+    /// Highest times, to search for a time without visiting each entry.
+    peaks: VecDeque<Peak>,
     /// Number of entries without a batch.
     gone: usize,
     /// Offset before which records were deleted, even if their batch is still stored.
@@ -186,6 +199,7 @@ impl MemoryLog {
         self.end = batch.next_offset();
         self.producers.replay(&batch);
         self.bytes += Self::cost(batch.len());
+        self.note_peak(batch.max_timestamp_ms());
         self.entries.push_back(Entry { next: self.end, appended_ms: now_ms, batch: Some(batch), forgotten: None });
     }
 
@@ -313,11 +327,33 @@ impl MemoryLog {
 
     /// Returns the offset of the first batch with a record at or after this time; the end if no such batch exists.
     pub fn offset_for_time(&self, timestamp_ms: i64) -> Offset {
-        self.entries
-            .iter()
-            .filter_map(|entry| entry.batch.as_ref())
-            .find(|batch| batch.max_timestamp_ms() >= timestamp_ms)
-            .map_or(self.end, |batch| batch.base_offset().max(self.deleted))
+        let mut from = self.start();
+        let start = from;
+        for peak in self.peaks.iter().filter(|peak| peak.until > start) {
+            if peak.max_ms >= timestamp_ms {
+                let first = self.entries.iter().skip(self.place(from)).take_while(|entry| entry.next <= peak.until);
+                let mut batches = first.filter_map(|entry| entry.batch.as_ref());
+                if let Some(batch) = batches.find(|batch| batch.max_timestamp_ms() >= timestamp_ms) {
+                    return batch.base_offset().max(self.deleted);
+                }
+            }
+            from = peak.until;
+        }
+        self.end
+    }
+
+    /// Notes the highest time of the batch that ends at `end`.
+    fn note_peak(&mut self, max_ms: i64) {
+        match self.peaks.back_mut().filter(|peak| peak.batches < PEAK_BATCHES) {
+            Some(peak) => {
+                *peak = Peak { until: self.end, batches: peak.batches + 1, max_ms: peak.max_ms.max(max_ms) };
+            }
+            None => {
+                let start = self.start();
+                while self.peaks.pop_front_if(|peak| peak.until <= start).is_some() {}
+                self.peaks.push_back(Peak { until: self.end, batches: 1, max_ms });
+            }
+        }
     }
 }
 
@@ -464,6 +500,29 @@ mod tests {
         let is_kept = |offset: Offset| (10..100).contains(&offset) || (100..400).contains(&offset) && offset % 2 == 1;
         for offset in 0..402 {
             assert_eq!(found(&log, offset), is_kept(offset).then_some(offset));
+        }
+    }
+
+    #[test]
+    fn a_time_is_found_like_by_visiting_all_batches() {
+        let mut random = 7u64;
+        let mut next = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            random >> 33
+        };
+        let count = 3 * u64::from(PEAK_BATCHES) + 500;
+        let times: Vec<i64> = (0..count).map(|at| if at % 700 == 3 { 9_000 } else { (next() % 5000) as i64 }).collect();
+        let mut log = log_of(&times.iter().map(|time| (1, *time, 0)).collect::<Vec<_>>());
+        assert_eq!(log.peaks.len(), 4);
+        for step in 0..60 {
+            for time in (0..20).map(|_| (next() % 10_000) as i64) {
+                let batches = log.entries.iter().filter_map(|entry| entry.batch.as_ref());
+                let found =
+                    batches.filter(|batch| batch.max_timestamp_ms() >= time).map(RecordBatch::base_offset).next();
+                assert_eq!(log.offset_for_time(time), found.unwrap_or(log.end), "{time} in step {step}");
+            }
+            (0..20).for_each(|_| _ = log.forget(next() % count));
+            log.set_start(log.start() + 50);
         }
     }
 

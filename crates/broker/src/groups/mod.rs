@@ -34,6 +34,7 @@ use crate::clock::Clock;
 use crate::commit::{Appended, Commit};
 use crate::core::{Core, TopicObserver};
 use crate::documents::Documents;
+use crate::fetch::aside;
 use crate::metrics::Counter;
 use crate::peers::{Created, Peers};
 use crate::queues::Queues;
@@ -628,9 +629,11 @@ impl Groups {
             }
             let found = self.core.topic(topic)?;
             let all: Vec<PartitionId> = found.partitions().iter().map(|cell| cell.id).collect();
-            let partitions = if partitions.is_empty() { &all } else { partitions };
+            let named = if partitions.is_empty() { &all } else { partitions };
+            let partitions: BTreeSet<PartitionId> = named.iter().copied().collect();
             let mut reset = Vec::new();
-            for partition in partitions {
+            for partition in &partitions {
+                tokio::task::yield_now().await;
                 let cell = found.partition(*partition)?;
                 let extent = cell.extent();
                 let offset = match to {
@@ -638,7 +641,10 @@ impl Groups {
                     ResetTo::Start(Start::Live) => Some(extent.end),
                     ResetTo::Start(Start::Earliest) => Some(extent.start),
                     ResetTo::Start(Start::Offset(offset)) => Some((*offset).clamp(extent.start, extent.end)),
-                    ResetTo::Start(Start::Time(timestamp_ms)) => Some(cell.offset_for_time(*timestamp_ms)?),
+                    ResetTo::Start(Start::Time(timestamp_ms)) => {
+                        let (cell, timestamp_ms) = (cell.clone(), *timestamp_ms);
+                        Some(aside(move || cell.offset_for_time(timestamp_ms)).await?)
+                    }
                     ResetTo::Start(Start::Offsets(offsets)) => {
                         let Some((_, offset)) = offsets.iter().find(|(id, _)| id == partition) else {
                             continue;
