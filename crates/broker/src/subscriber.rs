@@ -141,7 +141,7 @@ impl Subscriber {
     }
 
     /// Adds a partition, unless the subscriber reads it already. `fanout` holds the readers of the partition, under the
-    /// partition's lock: the shorter of this list and the subscriber's own sources is searched.
+    /// partition's lock.
     pub(crate) fn add_source(
         self: &Arc<Self>,
         cell: &Arc<PartitionCell>,
@@ -150,11 +150,7 @@ impl Subscriber {
         is_live: bool,
     ) -> Option<SourceId> {
         let mut state = self.state.lock();
-        let reads_already = if fanout.receivers() < state.sources.len() {
-            fanout.members().any(|member| Arc::ptr_eq(&member.handle, self))
-        } else {
-            state.sources.iter().any(|source| Arc::ptr_eq(source, cell))
-        };
+        let reads_already = fanout.has(self.id, self.scope.group.as_deref());
         if state.ended.is_some() || reads_already {
             return None;
         }

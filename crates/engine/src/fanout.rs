@@ -6,6 +6,9 @@
 
 use std::collections::VecDeque;
 
+use foldhash::fast::RandomState;
+use indexmap::IndexMap;
+
 use crate::error::{Error, Result};
 use crate::ids::{Offset, SourceId};
 use crate::record::RecordBatch;
@@ -442,7 +445,8 @@ fn merge_gap<'a>(near: impl Iterator<Item = &'a mut Delivery>, source: SourceId,
 /// Receivers of the appends of one partition. `H` is the caller's handle of a subscriber.
 #[derive(Debug)]
 pub struct Fanout<H> {
-    each: Vec<Member<H>>,
+    /// Subscribers without a group, by their ids.
+    each: IndexMap<u64, Member<H>, RandomState>,
     groups: Vec<Group<H>>,
 }
 
@@ -456,13 +460,13 @@ pub struct Member<H> {
 #[derive(Debug)]
 struct Group<H> {
     name: Box<str>,
-    members: Vec<Member<H>>,
+    members: IndexMap<u64, Member<H>, RandomState>,
     turn: usize,
 }
 
 impl<H> Default for Fanout<H> {
     fn default() -> Self {
-        Self { each: Vec::new(), groups: Vec::new() }
+        Self { each: IndexMap::default(), groups: Vec::new() }
     }
 }
 
@@ -471,38 +475,67 @@ impl<H> Fanout<H> {
         self.each.is_empty() && self.groups.is_empty()
     }
 
-    /// Adds a subscriber; with a group's name it shares the partition with the group's other members.
-    pub fn join(&mut self, member: Member<H>, group: Option<&str>) {
-        let Some(name) = group else {
-            self.each.push(member);
-            return;
+    /// Adds a subscriber with this id; with a group's name it shares the partition with the group's other members.
+    pub fn join(&mut self, id: u64, member: Member<H>, group: Option<&str>) {
+        let members = match group {
+            None => &mut self.each,
+            Some(name) => {
+                let at = self.place_of(name).unwrap_or_else(|| {
+                    self.groups.push(Group { name: name.into(), members: IndexMap::default(), turn: 0 });
+                    self.groups.len() - 1
+                });
+                &mut self.groups[at].members
+            }
         };
-        match self.groups.iter_mut().find(|group| &*group.name == name) {
-            Some(group) => group.members.push(member),
-            None => self.groups.push(Group { name: name.into(), members: vec![member], turn: 0 }),
+        members.insert(id, member);
+    }
+
+    /// Returns `true` if the subscriber with this id has joined, with this group.
+    pub fn has(&self, id: u64, group: Option<&str>) -> bool {
+        match group {
+            None => self.each.contains_key(&id),
+            Some(name) => self.place_of(name).is_some_and(|at| self.groups[at].members.contains_key(&id)),
         }
     }
 
-    pub fn leave(&mut self, is_leaving: impl Fn(&H) -> bool) {
-        self.each.retain(|member| !is_leaving(&member.handle));
+    /// Removes the subscriber with this id. The last subscriber takes its place.
+    pub fn leave(&mut self, id: u64, group: Option<&str>) -> Option<Member<H>> {
+        let Some(name) = group else {
+            return self.each.swap_remove(&id);
+        };
+        let at = self.place_of(name)?;
+        let left = self.groups[at].members.swap_remove(&id);
+        if self.groups[at].members.is_empty() {
+            self.groups.remove(at);
+        }
+        left
+    }
+
+    fn place_of(&self, group: &str) -> Option<usize> {
+        self.groups.iter().position(|of| &*of.name == group)
+    }
+
+    /// Removes all subscribers for which `is_leaving` returns `true`.
+    pub fn remove_all(&mut self, is_leaving: impl Fn(&H) -> bool) {
+        self.each.retain(|_, member| !is_leaving(&member.handle));
         for group in &mut self.groups {
-            group.members.retain(|member| !is_leaving(&member.handle));
+            group.members.retain(|_, member| !is_leaving(&member.handle));
         }
         self.groups.retain(|group| !group.members.is_empty());
     }
 
     pub fn members(&self) -> impl Iterator<Item = &Member<H>> {
-        self.each.iter().chain(self.groups.iter().flat_map(|group| &group.members))
+        self.each.values().chain(self.groups.iter().flat_map(|group| group.members.values()))
     }
 
     /// Returns the subscribers that get every append.
     pub fn plain_members(&self) -> impl Iterator<Item = &Member<H>> {
-        self.each.iter()
+        self.each.values()
     }
 
     /// Returns the groups with their members.
-    pub fn groups(&self) -> impl Iterator<Item = (&str, &[Member<H>])> {
-        self.groups.iter().map(|group| (&*group.name, &group.members[..]))
+    pub fn groups(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = &Member<H>>)> {
+        self.groups.iter().map(|group| (&*group.name, group.members.values()))
     }
 
     /// Returns the number of receivers of an append: every plain subscriber and one member of each group.
@@ -517,13 +550,13 @@ impl<H> Fanout<H> {
         is_for: impl Fn(&str) -> bool,
         accepts: impl Fn(&Member<H>) -> bool,
     ) -> Result<(), &Member<H>> {
-        for member in &self.each {
+        for member in self.each.values() {
             if !accepts(member) {
                 return Err(member);
             }
         }
         for group in self.groups.iter().filter(|group| is_for(&group.name)) {
-            if !group.members.iter().any(&accepts) {
+            if !group.members.values().any(&accepts) {
                 return Err(&group.members[group.turn % group.members.len()]);
             }
         }
@@ -539,7 +572,7 @@ impl<H> Fanout<H> {
         accepts: impl Fn(&Member<H>) -> bool,
         mut deliver: impl FnMut(&Member<H>),
     ) {
-        for member in &self.each {
+        for member in self.each.values() {
             deliver(member);
         }
         for group in self.groups.iter_mut().filter(|group| is_for(&group.name)) {

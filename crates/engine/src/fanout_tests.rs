@@ -188,11 +188,17 @@ impl Script {
             }
             "join" => {
                 let member = Member { handle: command.word(1).to_owned(), source: 0 };
-                self.fanout.join(member, command.named("group"));
+                self.fanout.join(id_of(command.word(1)), member, command.named("group"));
                 format!("{} receivers\n", self.fanout.receivers())
             }
             "leave" => {
-                self.fanout.leave(|handle| handle == command.word(1));
+                let (id, name) = (id_of(command.word(1)), command.word(1));
+                let groups: Vec<String> = self.fanout.groups().map(|(name, _)| name.to_owned()).collect();
+                let joined = groups.iter().map(|name| Some(name.as_str())).chain([None]);
+                for group in joined.filter(|group| self.fanout.has(id, *group)).collect::<Vec<_>>() {
+                    assert!(self.fanout.leave(id, group).is_some_and(|member| member.handle == name));
+                    assert!(!self.fanout.has(id, group) && self.fanout.leave(id, group).is_none());
+                }
                 let receivers = self.fanout.receivers();
                 assert_eq!(self.fanout.is_empty(), receivers == 0);
                 format!("{receivers} receivers\n")
@@ -793,4 +799,9 @@ fn batches_appended_during_a_backfill_keep_their_room() {
     assert_eq!(feed.offer(live, &batch_of(2, 1, 100)), Offer::Dropped { records: 1 });
     assert_eq!(take_all(&mut feed), "0: batch 0..1\n1: gap 0..1\n1: batch 1..2\n1: batch 2..3\n");
     assert_eq!((feed.queued_batches(), feed.batches, feed.bytes), (0, 0, 0));
+}
+
+/// Returns the id of a subscriber in the tests: the bytes of its name.
+fn id_of(name: &str) -> u64 {
+    name.bytes().fold(0, |id, byte| id << 8 | u64::from(byte))
 }

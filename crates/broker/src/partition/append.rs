@@ -128,7 +128,7 @@ impl PartitionCell {
         }
         state.check_changes().map_err(Refused::Failed)?;
         if self.has_ended_member.load(Ordering::Relaxed) && self.has_ended_member.swap(false, Ordering::AcqRel) {
-            state.leave(|subscriber| subscriber.has_ended());
+            state.remove_ended();
         }
         let len = batch.len();
         if options.yields

@@ -51,7 +51,7 @@ impl PartitionCell {
         };
         state.mesh_readers += usize::from(subscriber.scope.reader.is_mesh());
         state.routers += usize::from(subscriber.scope.reader == Reader::Router);
-        state.fanout.join(engine::fanout::Member { handle: subscriber.clone(), source }, group);
+        state.fanout.join(subscriber.id, engine::fanout::Member { handle: subscriber.clone(), source }, group);
         Ok(Some((source, from, end)))
     }
 
@@ -81,8 +81,8 @@ impl PartitionCell {
     /// Adds the names of the queue groups that read this partition.
     pub(crate) fn add_groups(&self, names: &mut BTreeSet<Box<str>>) {
         let state = self.state.lock();
-        for (name, members) in state.fanout.groups() {
-            if !names.contains(name) && members.iter().any(|member| is_of_client(&member.handle)) {
+        for (name, mut members) in state.fanout.groups() {
+            if !names.contains(name) && members.any(|member| is_of_client(&member.handle)) {
                 names.insert(name.into());
             }
         }
@@ -94,7 +94,7 @@ impl PartitionCell {
     }
 
     pub(crate) fn leave(&self, subscriber: &Arc<Subscriber>) {
-        self.state.lock().leave(|handle| Arc::ptr_eq(handle, subscriber));
+        self.state.lock().leave(subscriber);
     }
 
     /// Reads history for a source that is behind, or makes it live if it has reached the end of the log.
@@ -134,9 +134,16 @@ impl PartitionCell {
 }
 
 impl State {
-    /// Removes subscribers that leave.
-    pub(super) fn leave(&mut self, is_leaving: impl Fn(&Arc<Subscriber>) -> bool) {
-        self.fanout.leave(is_leaving);
+    fn leave(&mut self, subscriber: &Subscriber) {
+        if self.fanout.leave(subscriber.id, subscriber.scope.group.as_deref()).is_some() {
+            self.mesh_readers -= usize::from(subscriber.scope.reader.is_mesh());
+            self.routers -= usize::from(subscriber.scope.reader == Reader::Router);
+        }
+    }
+
+    /// Removes the subscribers that have ended.
+    pub(super) fn remove_ended(&mut self) {
+        self.fanout.remove_all(|subscriber| subscriber.has_ended());
         let count = |is_counted: fn(Reader) -> bool| {
             self.fanout.members().filter(|member| is_counted(member.handle.scope.reader)).count()
         };
