@@ -47,7 +47,7 @@ use share::ShareSessions;
 /// Maximum number of unanswered requests per connection, such as batches that are still being written to disk.
 const REQUESTS_PER_CONNECTION_MAX: usize = 1024;
 /// Maximum bytes of incomplete requests, and of requests that block the rest of their connection, over all connections.
-const FRAMES_BYTES_MAX: u64 = 1 << 30;
+const FRAMES_BYTES_MAX: u64 = 192 << 20;
 /// Maximum bytes of records that were fetched but not yet written to the client, over all connections.
 const FETCHED_BYTES_MAX: usize = 1 << 30;
 /// Maximum bytes of queued responses of a connection; above it the connection is not read.

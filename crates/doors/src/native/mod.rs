@@ -41,7 +41,7 @@ const REQUESTS_PER_CONNECTION_MAX: usize = 1024;
 /// Maximum number of outgoing bytes queued for one connection before its subscriptions pause.
 const OUTBOX_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of bytes of incomplete frames, over all connections together.
-const FRAMES_BYTES_MAX: u64 = 1 << 30;
+const FRAMES_BYTES_MAX: u64 = 192 << 20;
 /// Write timeout: a peer that reads none of its queued bytes for this long is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Request timeout, longer than any wait of the broker itself. A request that takes longer is cancelled.

@@ -72,7 +72,7 @@ use tracking::Tracking;
 /// Version of Redis whose commands and replies this door implements.
 const VERSION: &str = "7.0.15";
 /// Maximum number of bytes of incomplete requests, over all connections together.
-const REQUESTS_BYTES_MAX: u64 = 1 << 30;
+const REQUESTS_BYTES_MAX: u64 = 192 << 20;
 /// Maximum number of reply bytes queued for one connection before its further requests wait.
 const OUTBOX_BYTES_MAX: usize = 1 << 20;
 /// Write timeout: a peer that reads none of its queued bytes for this long is disconnected.

@@ -16,11 +16,14 @@ use super::{Connection, End, Read};
 
 /// Bytes that are read ahead while a request waits that ends with its peer, to detect that the peer has closed.
 const AHEAD_BYTES_MAX: usize = 4 << 10;
+/// Bytes of a large frame that are read before other connections of the thread get their turn.
+const READ_BYTES_MAX: usize = 1 << 20;
 /// Size from which the rest of a frame is read directly into the connection's own buffer.
 const LARGE_REST_BYTES: usize = 16 << 10;
 
 impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     pub(super) fn read(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<Read, End> {
+        let mut own_bytes = 0;
         loop {
             let before = self.rest.len();
             // Bytes in the connection's own buffer stay there: moving them for the last bytes, which the peer may send
@@ -60,6 +63,12 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             }
             if self.rest.is_ready() {
                 return Ok(Read::Own);
+            }
+            own_bytes += read;
+            if own_bytes >= READ_BYTES_MAX {
+                // Others get their turn. A peer may send as fast as its frame is copied.
+                cx.waker().wake_by_ref();
+                return Ok(Read::Pending);
             }
         }
     }
