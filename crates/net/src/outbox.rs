@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -27,6 +28,10 @@ const TURN_BYTES: usize = 256 << 10;
 /// Maximum size of a chunk that is copied behind others, if many wait already: a chunk of its own would take a multiple
 /// of its bytes.
 const COPIED_BYTES_MAX: usize = 512;
+/// Bytes in which outboxes are counted, and that an outbox has room for in any case.
+const BLOCK_BYTES: usize = 64 << 10;
+/// Number of blocks of all outboxes from which each of them has room for one only: 64 MiB.
+const BLOCKS_MAX: usize = 1024;
 /// Maximum size of the chunks that copied bytes are collected in.
 const COLLECTED_BYTES: usize = 16 << 10;
 
@@ -46,6 +51,19 @@ pub struct Outbox {
     /// Notifies the waiters that there is room again.
     room: Notify,
     bytes_max: usize,
+    /// Blocks of all outboxes of the service, in which this one is counted.
+    total: Option<Total>,
+}
+
+/// Waiting bytes of all outboxes of a service, in blocks. Clones share the count. While they are many, an outbox has
+/// room for one block only, so that peers that do not read take little memory each.
+#[derive(Clone, Default)]
+pub(crate) struct Total(Arc<AtomicUsize>);
+
+impl Total {
+    fn is_short(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= BLOCKS_MAX
+    }
 }
 
 /// Writing half of a connection, which any thread may write to.
@@ -161,12 +179,20 @@ pub fn bytes_high_water() -> u64 {
     BYTES_HIGH_WATER.load(Ordering::Relaxed)
 }
 
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.set_waiting(0);
+    }
+}
+
 impl Outbox {
     /// Creates an outbox that writes directly to a socket or a stream. From `bytes_max` waiting bytes on it has no
     /// room.
     pub fn to_socket(socket: Socket, bytes_max: usize) -> Self {
-        let state = State { socket: Some(socket), ..State::default() };
-        Self { state: Mutex::new(state), is_direct: true, ..Self::to_writer(bytes_max) }
+        let mut outbox = Self::to_writer(bytes_max);
+        outbox.state.get_mut().socket = Some(socket);
+        outbox.is_direct = true;
+        outbox
     }
 
     /// Creates an outbox that the connection's task empties. From `bytes_max` waiting bytes on it has no room.
@@ -180,7 +206,14 @@ impl Outbox {
             work: AtomicWaker::new(),
             room: Notify::new(),
             bytes_max,
+            total: None,
         }
+    }
+
+    /// Counts the bytes of a new outbox in those of a service.
+    pub(crate) fn counted_in(mut self, total: &Total) -> Self {
+        self.total = Some(total.clone());
+        self
     }
 
     /// Returns `true` if a flush writes on the caller's thread.
@@ -188,9 +221,12 @@ impl Outbox {
         self.is_direct
     }
 
-    /// Returns `true` if fewer bytes wait than the limit, or if the outbox is closed.
+    /// Returns `true` if fewer bytes wait than the limit, or if the outbox is closed. The limit is lower while many bytes
+    /// wait in all outboxes of the service.
     pub fn has_room(&self) -> bool {
-        self.waiting() < self.bytes_max || self.is_closed()
+        let waiting = self.waiting();
+        let is_short = || waiting >= BLOCK_BYTES && self.total.as_ref().is_some_and(Total::is_short);
+        waiting < self.bytes_max && !is_short() || self.is_closed()
     }
 
     /// Returns `true` after the outbox was closed.
@@ -333,7 +369,7 @@ impl Outbox {
     pub fn close(&self) {
         let mut state = self.state.lock();
         self.is_closed.store(true, Ordering::Release);
-        self.waiting.store(0, Ordering::Release);
+        self.set_waiting(0);
         *state = State::default();
         drop(state);
         self.room.notify_waiters();
@@ -394,7 +430,7 @@ impl Outbox {
     /// Counts bytes as waiting that a writer holds and that were never pushed.
     pub(crate) fn turn_kept(&self, bytes: usize) {
         let _state = self.state.lock();
-        self.waiting.store(self.waiting() + bytes, Ordering::Release);
+        self.set_waiting(self.waiting() + bytes);
     }
 
     pub(crate) fn turn_written(&self, bytes: usize) {
@@ -416,7 +452,7 @@ impl Outbox {
                 state.append(chunk);
             }
         }
-        self.waiting.store(waiting, Ordering::Release);
+        self.set_waiting(waiting);
         BYTES_HIGH_WATER.fetch_max(waiting as u64, Ordering::Relaxed);
     }
 
@@ -439,14 +475,56 @@ impl Outbox {
     fn wrote(&self, bytes: usize) {
         let before = self.waiting();
         let after = before.saturating_sub(bytes);
-        self.waiting.store(after, Ordering::Release);
+        self.set_waiting(after);
         self.add_written(bytes);
-        if (before >= self.bytes_max && after < self.bytes_max) || after == 0 {
+        let falls_below = |limit| before >= limit && after < limit;
+        if falls_below(self.bytes_max) || falls_below(BLOCK_BYTES) || after == 0 {
             self.room.notify_waiters();
+        }
+    }
+
+    /// Sets the number of waiting bytes. The caller holds the lock.
+    fn set_waiting(&self, bytes: usize) {
+        let before = self.waiting.swap(bytes, Ordering::AcqRel) / BLOCK_BYTES;
+        let after = bytes / BLOCK_BYTES;
+        if before != after
+            && let Some(Total(blocks)) = &self.total
+        {
+            // Wraps if there are fewer.
+            blocks.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
         }
     }
 
     fn add_written(&self, bytes: usize) {
         self.written.store(self.written() + bytes as u64, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outboxes_have_room_for_one_block_while_all_of_them_hold_many() {
+        let total = Total::default();
+        let open = || Outbox::to_writer(1 << 20).counted_in(&total);
+        let megabyte = Bytes::from(vec![0; 1 << 20]);
+        let slow: Vec<Outbox> = std::iter::repeat_with(open).take(64).collect();
+        let one = open();
+        one.push([megabyte.slice(..BLOCK_BYTES)]);
+        assert!(one.has_room());
+        slow.iter().for_each(|outbox| assert!(outbox.push([megabyte.clone()])));
+        assert!(total.is_short() && !one.has_room());
+        let mut turn = Vec::new();
+        one.turn_written(one.take_turn(&mut turn));
+        one.push([megabyte.slice(..BLOCK_BYTES - 1)]);
+        assert!(one.has_room(), "less than a block waits");
+        one.push([megabyte.slice(..1)]);
+        assert!(!one.has_room());
+        slow[0].close();
+        slow[1].close();
+        assert!(one.has_room(), "others hold less");
+        drop((slow, one));
+        assert_eq!(total.0.load(Ordering::Relaxed), 0);
     }
 }

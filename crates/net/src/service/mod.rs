@@ -34,6 +34,7 @@ pub use server::Server;
 
 use crate::Gate;
 use crate::limits::{Cap, Lease};
+use crate::outbox::Total;
 use crate::telemetry::{Cells, Telemetry, TelemetrySettings};
 use crate::workers::Worker;
 
@@ -140,6 +141,7 @@ pub struct Service<P, H> {
     /// Counters of the service, over all workers.
     pub telemetry: Arc<Telemetry>,
     gate: Option<Arc<dyn Gate>>,
+    outboxes: Total,
 }
 
 impl<P: Protocol + Clone + Send + Sync, H: Handler<P> + Clone + Send + Sync> Service<P, H> {
@@ -154,6 +156,7 @@ impl<P: Protocol + Clone + Send + Sync, H: Handler<P> + Clone + Send + Sync> Ser
             memory: Cap::with_block(settings.memory_bytes_max, MEMORY_BLOCK_BYTES),
             telemetry: Telemetry::new(settings.telemetry),
             gate: None,
+            outboxes: Total::default(),
         }
     }
 
@@ -181,6 +184,7 @@ impl<P: Protocol + Clone + Send + Sync, H: Handler<P> + Clone + Send + Sync> Ser
             memory,
             cells: self.telemetry.cells(),
             gate: self.gate.clone(),
+            outboxes: self.outboxes.clone(),
             counts_bytes: self.settings.telemetry.bytes,
             measures_durations: self.settings.telemetry.durations,
             phase: Cell::new(Phase::Serving),
@@ -200,6 +204,7 @@ struct Live<P, H> {
     memory: Rc<Lease>,
     cells: Arc<Cells>,
     gate: Option<Arc<dyn Gate>>,
+    outboxes: Total,
     counts_bytes: bool,
     measures_durations: bool,
     phase: Cell<Phase>,

@@ -368,7 +368,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
     fn serve_socket(self: Rc<Self>, socket: TcpStream, hold: Hold) -> impl Future<Output = Option<()>> {
         let peer = self.peer(Transport::Tcp, socket.local_addr().ok(), &hold);
         let (reader, writer) = socket.into_split();
-        let outbox = Outbox::to_socket(Socket::Tcp(writer), self.settings.outbox_bytes_max);
+        let outbox = Outbox::to_socket(Socket::Tcp(writer), self.settings.outbox_bytes_max).counted_in(&self.outboxes);
         self.serve_one(Plain(reader), outbox, peer, hold)
     }
 
@@ -377,7 +377,8 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         match UnixStream::from_std(socket) {
             Ok(socket) => {
                 let (reader, writer) = socket.into_split();
-                let outbox = Outbox::to_socket(Socket::Unix(writer), self.settings.outbox_bytes_max);
+                let outbox =
+                    Outbox::to_socket(Socket::Unix(writer), self.settings.outbox_bytes_max).counted_in(&self.outboxes);
                 self.serve_one(Plain(reader), outbox, peer, hold).await;
             }
             Err(error) => tracing::warn!(%error, "cannot place a connection"),
@@ -412,7 +413,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
     }
 
     fn serve_stream(self: Rc<Self>, stream: impl Duplex, peer: Peer, hold: Hold) -> impl Future<Output = Option<()>> {
-        let outbox = Outbox::to_writer(self.settings.outbox_bytes_max);
+        let outbox = Outbox::to_writer(self.settings.outbox_bytes_max).counted_in(&self.outboxes);
         self.serve_one(Stream::new(stream), outbox, peer, hold)
     }
 
@@ -554,7 +555,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             match waited {
                 Some(Some(Ok((send, receive)))) => {
                     let io = QuicStream::new(send, receive);
-                    let outbox = Outbox::to_writer(self.settings.outbox_bytes_max);
+                    let outbox = Outbox::to_writer(self.settings.outbox_bytes_max).counted_in(&self.outboxes);
                     let stream = self.unless_it_panics(|| {
                         Connection::new(self.clone(), peer, connection, Stream::new(io), Arc::new(outbox))
                     });
