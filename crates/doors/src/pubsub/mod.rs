@@ -5,6 +5,7 @@ mod codec;
 mod errors;
 mod grants;
 mod map;
+mod masks;
 mod names;
 mod pages;
 mod policies;

@@ -213,7 +213,7 @@ pub(super) fn read(found: (usize, String), uri: &Uri, body: &[u8]) -> Result<Ask
     };
     add_query(uri, &route.input, &mut json)?;
     put(&mut json, &route.template.field, Value::String(value))?;
-    plain_masks(&mut json);
+    plain_masks(&mut json)?;
     let message = from_json(&route.input, Value::Object(json))?;
     Ok(Asked { rpc: route.rpc, message: message.encode_to_vec().into(), output: route.output.clone() })
 }
@@ -221,6 +221,9 @@ pub(super) fn read(found: (usize, String), uri: &Uri, body: &[u8]) -> Result<Ask
 /// Maximum number of values in a body, including nested ones. A value has at least 2 bytes, and takes some hundred
 /// bytes once it is decoded.
 const VALUES_MAX: usize = 1 << 18;
+
+/// Maximum number of paths in a field mask, which is one string in JSON. No resource has so many fields.
+const MASK_PATHS_MAX: usize = 1024;
 
 fn object(body: &[u8]) -> Result<Map<String, Value>> {
     if separators(body) >= VALUES_MAX {
@@ -290,12 +293,16 @@ fn camel_case(name: &str) -> String {
 }
 
 /// Converts field masks to the names of JSON; the names of the definitions are accepted as well.
-fn plain_masks(json: &mut Map<String, Value>) {
+fn plain_masks(json: &mut Map<String, Value>) -> Result<()> {
     for name in ["updateMask", "update_mask"] {
         if let Some(Value::String(mask)) = json.get_mut(name) {
+            if mask.bytes().filter(|byte| *byte == b',').count() >= MASK_PATHS_MAX {
+                return Err(invalid_payload(&format!("The update mask has more than {MASK_PATHS_MAX} paths.")));
+            }
             *mask = camel_case(mask);
         }
     }
+    Ok(())
 }
 
 fn add_query(uri: &Uri, input: &MessageDescriptor, json: &mut Map<String, Value>) -> Result<()> {
@@ -464,6 +471,13 @@ mod tests {
         let topic = r#"{"name":"projects/p/topics/abc","labels":{"a":"b"}}"#;
         let mask = "labels,messageRetentionDuration";
         assert_eq!(updated, Ok(format!(r#"{{"topic":{topic},"updateMask":"{mask}"}}"#)));
+        let repeated = |count: usize| {
+            let mask = vec!["labels"; count].join(",");
+            let body = format!(r#"{{"topic":{{"name":"x"}},"updateMask":"{mask}"}}"#);
+            read(Method::PATCH, "/v1/projects/p/topics/abc", &body)
+        };
+        assert!(repeated(MASK_PATHS_MAX).is_ok());
+        assert!(repeated(MASK_PATHS_MAX + 1).is_err());
         let made = read(Method::POST, "/v1/projects/p/schemas?schemaId=s", r#"{"type":"AVRO","definition":"d"}"#);
         let expected = r#"{"parent":"projects/p","schema":{"type":"AVRO","definition":"d"},"schemaId":"s"}"#;
         assert_eq!(made.as_deref(), Ok(expected));

@@ -9,6 +9,7 @@ use prost::Message;
 
 use super::errors::{Code, Failure, Result};
 use super::map::{Ask, Door};
+use super::masks::distinct;
 use super::names::{DELETED_TOPIC, Kind, Name, is_id, parse_project};
 use super::pages::{Page, page};
 use super::policies;
@@ -144,7 +145,7 @@ pub(super) async fn list(ask: Ask, request: ListSnapshotsRequest) -> Result<List
 pub(super) async fn update(ask: Ask, request: UpdateSnapshotRequest) -> Result<Snapshot> {
     let given = request.snapshot.ok_or_else(|| Failure::invalid("Invalid [snapshots] name: (name=)"))?;
     let name = Name::parse(Kind::Snapshot, &given.name)?;
-    let paths = request.update_mask.map(|mask| mask.paths).unwrap_or_default();
+    let paths = distinct(request.update_mask);
     if paths.is_empty() {
         return Err(Failure::invalid(
             "The update_mask in the UpdateSnapshotRequest must be set, and must contain a non-empty paths list.",

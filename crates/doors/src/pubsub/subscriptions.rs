@@ -14,6 +14,7 @@ use prost::Message;
 
 use super::errors::{Code, Failure, Result};
 use super::map::{Ask, Door};
+use super::masks::distinct;
 use super::names::{DELETED_TOPIC, Kind, Name, is_id, parse_project};
 use super::pages::{Page, page};
 use super::proto::{
@@ -485,7 +486,7 @@ pub(super) async fn modify_push(ask: Ask, request: ModifyPushConfigRequest) -> R
 pub(super) async fn update(ask: Ask, request: UpdateSubscriptionRequest) -> Result<Subscription> {
     let given = request.subscription.ok_or_else(|| Failure::invalid("Invalid [subscriptions] name: (name=)"))?;
     let name = Name::parse(Kind::Subscription, &given.name)?;
-    let paths = request.update_mask.map(|mask| mask.paths).unwrap_or_default();
+    let paths = distinct(request.update_mask);
     if paths.is_empty() {
         return Err(Failure::invalid(
             "The update_mask in the UpdateSubscriptionRequest must be set, and must contain a non-empty paths list.",
@@ -549,54 +550,63 @@ fn apply(to: &mut Subscription, given: &Subscription, path: &str) -> Result<()> 
              not mutable."
         )));
     }
-    let given = given.clone();
     match path {
-        "push_config" => to.push_config = given.push_config,
+        "push_config" => to.push_config = given.push_config.clone(),
         "ack_deadline_seconds" => to.ack_deadline_seconds = given.ack_deadline_seconds,
         "retain_acked_messages" => to.retain_acked_messages = given.retain_acked_messages,
         "message_retention_duration" => to.message_retention_duration = given.message_retention_duration,
-        "labels" => to.labels = given.labels,
+        "labels" => to.labels = given.labels.clone(),
         "expiration_policy" => to.expiration_policy = given.expiration_policy,
-        "dead_letter_policy" => to.dead_letter_policy = given.dead_letter_policy,
+        "dead_letter_policy" => to.dead_letter_policy = given.dead_letter_policy.clone(),
         "retry_policy" => to.retry_policy = given.retry_policy,
         "enable_exactly_once_delivery" => to.enable_exactly_once_delivery = given.enable_exactly_once_delivery,
-        "bigquery_config" => to.bigquery_config = given.bigquery_config,
-        "cloud_storage_config" => to.cloud_storage_config = given.cloud_storage_config,
-        "bigtable_config" => to.bigtable_config = given.bigtable_config,
-        "message_transforms" => to.message_transforms = given.message_transforms,
+        "bigquery_config" => to.bigquery_config = given.bigquery_config.clone(),
+        "cloud_storage_config" => to.cloud_storage_config = given.cloud_storage_config.clone(),
+        "bigtable_config" => to.bigtable_config = given.bigtable_config.clone(),
+        "message_transforms" => to.message_transforms = given.message_transforms.clone(),
         _ => return apply_part(to, given, path),
     }
     Ok(())
 }
 
 /// Copies a nested field that a path of a mask names.
-fn apply_part(to: &mut Subscription, given: Subscription, path: &str) -> Result<()> {
-    let push = given.push_config.unwrap_or_default();
-    let dead = given.dead_letter_policy.unwrap_or_default();
-    let retry = given.retry_policy.unwrap_or_default();
+fn apply_part(to: &mut Subscription, given: &Subscription, path: &str) -> Result<()> {
+    let push = given.push_config.as_ref();
+    let dead = given.dead_letter_policy.as_ref();
+    let retry = given.retry_policy.as_ref();
     match path {
-        "push_config.push_endpoint" => to.push_config.get_or_insert_default().push_endpoint = push.push_endpoint,
-        "push_config.attributes" => to.push_config.get_or_insert_default().attributes = push.attributes,
+        "push_config.push_endpoint" => {
+            to.push_config.get_or_insert_default().push_endpoint =
+                push.map(|push| push.push_endpoint.clone()).unwrap_or_default();
+        }
+        "push_config.attributes" => {
+            to.push_config.get_or_insert_default().attributes =
+                push.map(|push| push.attributes.clone()).unwrap_or_default();
+        }
         "push_config.oidc_token" => {
-            to.push_config.get_or_insert_default().authentication_method = push.authentication_method;
+            to.push_config.get_or_insert_default().authentication_method =
+                push.and_then(|push| push.authentication_method.clone());
         }
         "push_config.pubsub_wrapper" | "push_config.no_wrapper" => {
-            to.push_config.get_or_insert_default().wrapper = push.wrapper;
+            to.push_config.get_or_insert_default().wrapper = push.and_then(|push| push.wrapper);
         }
         "dead_letter_policy.dead_letter_topic" => {
-            to.dead_letter_policy.get_or_insert_default().dead_letter_topic = dead.dead_letter_topic;
+            to.dead_letter_policy.get_or_insert_default().dead_letter_topic =
+                dead.map(|dead| dead.dead_letter_topic.clone()).unwrap_or_default();
         }
         "dead_letter_policy.max_delivery_attempts" => {
-            to.dead_letter_policy.get_or_insert_default().max_delivery_attempts = dead.max_delivery_attempts;
+            to.dead_letter_policy.get_or_insert_default().max_delivery_attempts =
+                dead.map_or(0, |dead| dead.max_delivery_attempts);
         }
         "retry_policy.minimum_backoff" => {
-            to.retry_policy.get_or_insert_default().minimum_backoff = retry.minimum_backoff;
+            to.retry_policy.get_or_insert_default().minimum_backoff = retry.and_then(|retry| retry.minimum_backoff);
         }
         "retry_policy.maximum_backoff" => {
-            to.retry_policy.get_or_insert_default().maximum_backoff = retry.maximum_backoff;
+            to.retry_policy.get_or_insert_default().maximum_backoff = retry.and_then(|retry| retry.maximum_backoff);
         }
         "expiration_policy.ttl" => {
-            to.expiration_policy.get_or_insert_default().ttl = given.expiration_policy.unwrap_or_default().ttl;
+            to.expiration_policy.get_or_insert_default().ttl =
+                given.expiration_policy.as_ref().and_then(|policy| policy.ttl);
         }
         _ => {
             return Err(Failure::invalid(format!(

@@ -10,6 +10,7 @@ use prost::Message as _;
 
 use super::errors::{Failure, Result};
 use super::map::{Ask, Door};
+use super::masks::distinct;
 use super::names::{Kind, Name, is_id, parse_project};
 use super::pages::{Page, page};
 use super::proto::{
@@ -126,7 +127,7 @@ pub(super) async fn get(ask: Ask, request: GetTopicRequest) -> Result<Topic> {
 pub(super) async fn update(ask: Ask, request: UpdateTopicRequest) -> Result<Topic> {
     let given = request.topic.ok_or_else(|| Failure::invalid("Invalid [topics] name: (name=)"))?;
     let name = Name::parse(Kind::Topic, &given.name)?;
-    let paths = request.update_mask.map(|mask| mask.paths).unwrap_or_default();
+    let paths = distinct(request.update_mask);
     if paths.is_empty() {
         let message = "The update_mask in the UpdateTopicRequest must be set, and must contain a non-empty paths list.";
         return Err(Failure::invalid(message));
@@ -145,13 +146,19 @@ pub(super) async fn update(ask: Ask, request: UpdateTopicRequest) -> Result<Topi
             "message_transforms" => topic.message_transforms = given.message_transforms.clone(),
             other => match other.split_once('.') {
                 Some(("schema_settings", field)) => {
-                    let given = given.schema_settings.clone().unwrap_or_default();
+                    let given = given.schema_settings.as_ref();
                     let settings = topic.schema_settings.get_or_insert_default();
                     match field {
-                        "schema" => settings.schema = given.schema,
-                        "encoding" => settings.encoding = given.encoding,
-                        "first_revision_id" => settings.first_revision_id = given.first_revision_id,
-                        "last_revision_id" => settings.last_revision_id = given.last_revision_id,
+                        "schema" => settings.schema = given.map(|given| given.schema.clone()).unwrap_or_default(),
+                        "encoding" => settings.encoding = given.map_or(0, |given| given.encoding),
+                        "first_revision_id" => {
+                            settings.first_revision_id =
+                                given.map(|given| given.first_revision_id.clone()).unwrap_or_default();
+                        }
+                        "last_revision_id" => {
+                            settings.last_revision_id =
+                                given.map(|given| given.last_revision_id.clone()).unwrap_or_default();
+                        }
                         _ => return Err(unknown_path(other)),
                     }
                 }
