@@ -13,6 +13,12 @@ use super::errors::{Failure, Result, SERIALIZATION};
 /// Maximum number of parameters of one request. Ten messages with ten attributes each have 600.
 const PARAMETERS_MAX: usize = 4096;
 
+/// Maximum number of segments of a path, and its maximum bytes. The deepest paths of SQS have 10 segments
+/// (`Entries.entry.1.MessageAttributes.entry.1.Value.StringListValue.member.1`). Sorting compares each path with several
+/// others, segment by segment.
+const SEGMENTS_MAX: usize = 16;
+const PATH_BYTES_MAX: usize = 1024;
+
 /// Parameters of a request, sorted by their paths.
 #[derive(Debug)]
 pub(super) struct Form<'a>(Vec<Parameter<'a>>);
@@ -34,7 +40,9 @@ impl<'a> Form<'a> {
             }
             let at = pair.iter().position(|byte| *byte == b'=');
             let (path, value) = at.map_or((pair, &b""[..]), |at| (&pair[..at], &pair[at + 1..]));
-            parameters.push(Parameter { path: decode(path)?, value: decode(value)? });
+            let path = decode(path)?;
+            check_path(&path)?;
+            parameters.push(Parameter { path, value: decode(value)? });
         }
         Ok(Self(parameters))
     }
@@ -63,6 +71,16 @@ impl<'a> Form<'a> {
 
 fn malformed(message: impl Into<Cow<'static, str>>) -> Failure {
     Failure::new(&SERIALIZATION, message)
+}
+
+fn check_path(path: &str) -> Result<()> {
+    if path.len() > PATH_BYTES_MAX {
+        return Err(malformed(format!("the name of a parameter has at most {PATH_BYTES_MAX} bytes")));
+    }
+    if segments(path).nth(SEGMENTS_MAX).is_some() {
+        return Err(malformed(format!("the name of a parameter has at most {SEGMENTS_MAX} parts between dots")));
+    }
+    Ok(())
 }
 
 /// Decodes text with the escapes of forms.
@@ -427,6 +445,12 @@ mod tests {
         assert!(Form::parse(&[b"a=%FF"]).is_err());
         assert!(Form::parse(&["a=b&".repeat(PARAMETERS_MAX).as_bytes()]).is_ok());
         assert!(Form::parse(&["a=b&".repeat(PARAMETERS_MAX + 1).as_bytes()]).is_err());
+        let path = |segments: usize| vec!["1"; segments].join(".");
+        assert!(Form::parse(&[path(SEGMENTS_MAX).as_bytes()]).is_ok());
+        assert!(Form::parse(&[path(SEGMENTS_MAX + 1).as_bytes()]).is_err());
+        assert!(Form::parse(&[path(SEGMENTS_MAX + 1).replace('.', "%2E").as_bytes()]).is_err());
+        assert!(Form::parse(&["a".repeat(PATH_BYTES_MAX).as_bytes()]).is_ok());
+        assert!(Form::parse(&["a".repeat(PATH_BYTES_MAX + 1).as_bytes()]).is_err());
         let far = |number: &str| {
             read(Action::SendMessage, &format!("DelaySeconds={number}"), |request| {
                 let Ok(Request::SendMessage(request)) = request else { panic!("{request:?}") };
