@@ -134,5 +134,5 @@ pub use subscriber::Direct;
 pub use topic::{PartitionStatus, TopicOutline, TopicStatus};
 pub use traces::{LeaseEnd, Place, Span, Step, Traces, TracingSettings};
 pub use transactions::{TransactionSummary, Transactions};
-pub use view::{Receipt, Received};
+pub use view::{Delivered, Receipt, Received};
 pub use wakes::Wakes;

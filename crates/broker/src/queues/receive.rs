@@ -23,7 +23,7 @@ use crate::partition::PartitionCell;
 use crate::queues::Queues;
 use crate::topic::Topic;
 use crate::traces::LeaseEnd;
-use crate::view::{Found, Origin, QueueCell, QueueView, Receipt, Received, Turn, carried_attempts};
+use crate::view::{Delivered, Found, Origin, QueueCell, QueueView, Receipt, Received, Turn, carried_attempts};
 use crate::wakes::Wakes;
 
 /// Maximum number of messages that one call receives.
@@ -144,6 +144,21 @@ impl Queues {
             }
             wait(cell, news, deadline, next_due_ms, self.core.settings().clock).await;
         }
+    }
+
+    /// Reads messages again that a receiver holds; `None` if one of them no longer exists.
+    pub async fn read_again(&self, queue: &str, delivered: &[Delivered]) -> Result<Option<Vec<Received>>> {
+        let bound = self.bound(queue).await?;
+        let Bound { cell, topic, .. } = &*bound;
+        let mut found = Vec::with_capacity(delivered.len());
+        for one in delivered {
+            let partition = topic.partition(one.receipt.partition)?;
+            let Some(record) = self.read_record(cell.id, &partition, one.receipt.offset).await? else {
+                return Ok(None);
+            };
+            found.push(Origin { topic: topic.id, partition: partition.id }.received(one.lease(), record));
+        }
+        Ok(Some(found))
     }
 
     /// Returns messages to the queue as if they had not been received, for a caller that had no room to deliver them.

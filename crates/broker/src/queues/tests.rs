@@ -92,6 +92,29 @@ async fn a_message_is_given_to_one_receiver_until_it_is_returned_or_done_with() 
 }
 
 #[tokio::test]
+async fn a_message_that_a_receiver_holds_is_read_again() {
+    let dir = TempDir::new().expect("a directory");
+    for broker in [in_memory(), on_disk(&dir)] {
+        create(&broker, "jobs", QueueSettings::default()).await;
+        send(&broker, "jobs", &["a", "b", "c"]).await;
+        broker.queues.nack("jobs", &[(receive(&broker, "jobs", 1).await[0].receipt, None)]).await.expect("answered");
+        let held = receive(&broker, "jobs", 3).await;
+        let delivered: Vec<_> = held.iter().map(Received::delivered).collect();
+        let again = broker.queues.read_again("jobs", &delivered).await.expect("read").expect("all exist");
+        let of = |messages: &[Received]| -> Vec<_> {
+            let of = |one: &Received| (one.receipt, one.id, one.message.clone(), one.attempts, one.first_received_ms);
+            messages.iter().map(of).collect()
+        };
+        assert_eq!(of(&again), of(&held));
+        assert_eq!(counts(&broker, "jobs").await, (0, 3, 0), "reading changes nothing");
+        ack(&broker, "jobs", &held[..1]).await;
+        broker.queues.purge("jobs").await.expect("purged");
+        broker.delete_records("jobs", 0, engine::Offset::MAX).await.expect("deleted");
+        assert!(broker.queues.read_again("jobs", &delivered).await.expect("read").is_none());
+    }
+}
+
+#[tokio::test]
 async fn a_waiter_is_woken_by_a_message_by_a_return_and_by_the_end_of_a_lease() {
     let broker = in_memory();
     create(&broker, "jobs", QueueSettings::default()).await;

@@ -9,4 +9,4 @@ pub(crate) use cell::QueueCell;
 pub(crate) use examined::{Examination, SLICE_RECORDS};
 pub(crate) use queue::{Found, LogEnds, Oldest, QueueView, Turn, carried_attempts};
 pub(crate) use received::Origin;
-pub use received::{Receipt, Received};
+pub use received::{Delivered, Receipt, Received};

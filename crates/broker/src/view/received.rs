@@ -23,6 +23,21 @@ pub struct Received {
     pub first_received_ms: u64,
 }
 
+/// A delivered message without its contents, which are read again while the lease holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Delivered {
+    pub receipt: Receipt,
+    attempts: u32,
+    first_received_ms: u64,
+}
+
+impl Delivered {
+    pub(crate) fn lease(&self) -> Lease {
+        let Receipt { offset, lease, .. } = self.receipt;
+        Lease { offset, lease, attempts: self.attempts, first_ms: self.first_received_ms }
+    }
+}
+
 /// Topic and partition of messages that are delivered together.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
@@ -32,8 +47,13 @@ pub(crate) struct Origin {
 
 impl Received {
     pub(crate) fn lease(&self) -> Lease {
-        let Receipt { offset, lease, .. } = self.receipt;
-        Lease { offset, lease, attempts: self.attempts, first_ms: self.first_received_ms }
+        self.delivered().lease()
+    }
+
+    /// Returns what is needed to read the message again.
+    pub fn delivered(&self) -> Delivered {
+        let Self { receipt, attempts, first_received_ms, .. } = *self;
+        Delivered { receipt, attempts, first_received_ms }
     }
 
     /// Returns the queue whose dead letter this message is.

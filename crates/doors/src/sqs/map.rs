@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use broker::{Broker, Held, Received};
+use broker::{Broker, Delivered, Held};
 use engine::queue::{QueueDefinition, QueueId};
 use net::Drain;
 use parking_lot::Mutex;
@@ -45,14 +45,15 @@ pub(super) struct Sqs {
     pub cooldown: Duration,
     pub deleted: Arc<Mutex<Lately<String, ()>>>,
     pub purged: Mutex<Lately<String, ()>>,
-    /// Messages that were received under an attempt id, which the receiver may repeat.
+    /// Receipts of messages that were received under an attempt id, which the receiver may repeat.
     pub attempts: Mutex<Attempts>,
     /// Hosts in the URLs of queues that this door has returned.
     pub hosts: Mutex<Lately<String, ()>>,
 }
 
-/// Received messages by queue and attempt id.
-pub(super) type Attempts = Lately<(QueueId, String), Arc<Vec<Received>>>;
+/// Received messages by queue and attempt id. Their contents are read again from the queue, so that an attempt takes a
+/// kilobyte or so, whatever the size of its messages.
+pub(super) type Attempts = Lately<(QueueId, String), Arc<[Delivered]>>;
 
 /// Map of recent events, which expire after some time. If there are too many, the oldest ones are removed early.
 pub(super) struct Lately<K, V> {

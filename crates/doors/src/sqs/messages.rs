@@ -1,7 +1,6 @@
 //! Sending, receiving and deleting of messages.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -209,7 +208,7 @@ impl Sqs {
         let answers = self.broker.answers();
         answers.wait_for_turn(Some(context.address), ROOM_WAIT).await.map_err(throttled)?;
         let messages = match attempt {
-            None => Arc::new(self.take(context, &found, &receive).await?),
+            None => self.take(context, &found, &receive).await?,
             Some(id) => self.take_again(context, &found, &receive, id).await?,
         };
         let stored = messages.iter().map(|received| received.message.bytes()).sum();
@@ -219,7 +218,7 @@ impl Sqs {
             match answers.take(Some(context.address), bytes, ROOM_WAIT).await {
                 Ok(held) => *context.held.lock() = Some(held),
                 Err(error) => {
-                    self.broker.queues.untake(found.name(), messages.to_vec()).await?;
+                    self.broker.queues.untake(found.name(), messages).await?;
                     return Err(throttled(error));
                 }
             }
@@ -266,21 +265,24 @@ impl Sqs {
         found: &Found,
         receive: &Receive,
         id: &str,
-    ) -> Result<Arc<Vec<Received>>> {
+    ) -> Result<Vec<Received>> {
         let key = (found.definition.id, id.to_owned());
         let before = self.attempts.lock().get(&key, Instant::now());
         if let Some(before) = before {
             let lease_ms = receive.lease_ms.unwrap_or(found.definition.settings.lease_ms);
-            let leases: Vec<(Receipt, u64)> = before.iter().map(|received| (received.receipt, lease_ms)).collect();
+            let leases: Vec<(Receipt, u64)> = before.iter().map(|held| (held.receipt, lease_ms)).collect();
             let extended = self.broker.queues.extend(found.name(), &leases).await?;
-            if extended.iter().all(Result::is_ok) {
-                return Ok(before);
+            if extended.iter().all(Result::is_ok)
+                && let Some(messages) = self.broker.queues.read_again(found.name(), &before).await?
+            {
+                return Ok(messages);
             }
             self.attempts.lock().remove(&key);
         }
-        let taken = Arc::new(self.take(context, found, receive).await?);
+        let taken = self.take(context, found, receive).await?;
         if !taken.is_empty() {
-            self.attempts.lock().insert(key, taken.clone(), Instant::now());
+            let delivered = taken.iter().map(Received::delivered).collect();
+            self.attempts.lock().insert(key, delivered, Instant::now());
         }
         Ok(taken)
     }
