@@ -1,6 +1,7 @@
 //! Sending, receiving and deleting of messages.
 
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -37,6 +38,10 @@ const ESCAPE_BYTES_MAX: usize = 5;
 /// Number of bytes per message in a response in addition to its contents: ids, digests and a receipt.
 const MESSAGE_REST_BYTES: usize = 1024;
 
+/// Maximum bytes of the recorded types of a message. Those of ten attributes with the longest names take 20 KiB; longer
+/// ones, which another door can write, are ignored.
+const TYPES_BYTES_MAX: usize = 64 << 10;
+
 /// System attributes that a receiver may request.
 const SYSTEM: [&str; 9] = [
     "SenderId",
@@ -52,26 +57,61 @@ const SYSTEM: [&str; 9] = [
 
 /// Selection of the system attributes and attributes that are returned.
 pub(super) struct View<'t> {
-    pub system: Vec<&'t str>,
-    pub attributes: Vec<&'t str>,
+    system: Vec<&'t str>,
+    attributes: Selection<'t>,
 }
 
-impl View<'_> {
+impl<'t> View<'t> {
+    fn new(system: Vec<&'t str>, attributes: impl IntoIterator<Item = &'t str>) -> Self {
+        Self { system, attributes: Selection::new(attributes) }
+    }
+
     /// Selects everything.
     pub fn all() -> Self {
-        Self { system: vec!["All"], attributes: vec!["All"] }
+        Self::new(vec!["All"], ["All"])
     }
 
     fn has_system(&self, name: &str) -> bool {
         self.system.iter().any(|wanted| *wanted == "All" || *wanted == name)
     }
+}
+
+/// Selection of attributes by their names and by prefixes. An attribute is looked up, since a record of another door may
+/// have as many headers as a request has names.
+#[derive(Default)]
+struct Selection<'t> {
+    has_all: bool,
+    names: HashSet<&'t str>,
+    /// Sorted prefixes, none of which begins with another.
+    prefixes: Vec<&'t str>,
+}
+
+impl<'t> Selection<'t> {
+    fn new(wanted: impl IntoIterator<Item = &'t str>) -> Self {
+        let mut selection = Self::default();
+        for wanted in wanted {
+            match wanted.strip_suffix(".*") {
+                Some(prefix) => selection.prefixes.push(prefix),
+                None if matches!(wanted, "All" | "*") => selection.has_all = true,
+                None => drop(selection.names.insert(wanted)),
+            }
+        }
+        selection.prefixes.sort_unstable();
+        selection.prefixes.dedup_by(|longer, shorter| longer.starts_with(*shorter));
+        selection
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.has_all && self.names.is_empty() && self.prefixes.is_empty()
+    }
 
     /// Returns `true` if an attribute is selected by its name or by a prefix.
-    fn has_attribute(&self, name: &str) -> bool {
-        self.attributes.iter().any(|wanted| match wanted.strip_suffix(".*") {
-            Some(prefix) => name.starts_with(prefix),
-            None => matches!(*wanted, "All" | "*") || *wanted == name,
-        })
+    fn has(&self, name: &str) -> bool {
+        // A prefix of the name is the greatest prefix that is not after it: any between them would begin with it.
+        let until = self.prefixes.partition_point(|prefix| *prefix <= name);
+        self.has_all
+            || self.names.contains(name)
+            || until.checked_sub(1).is_some_and(|at| name.starts_with(self.prefixes[at]))
     }
 }
 
@@ -317,22 +357,25 @@ impl Sqs {
         add("MessageGroupId", &mut || message.group().map(|group| String::from_utf8_lossy(group).into_owned()));
         add(TRACE, &mut || of_header(header::TRACE));
         add("DeadLetterQueueSourceArn", &mut || Some(names.outer(message.header(header::SOURCE)?)?.arn()));
-        let types = if view.attributes.is_empty() { None } else { message.header(header::TYPES) };
-        let types = types.unwrap_or_default();
-        let attributes = message.headers().filter_map(|(name, value)| {
-            let text = std::str::from_utf8(name).ok().filter(|name| view.has_attribute(name))?;
-            let data_type = match type_in(types, text) {
-                Some(data_type) => data_type.into_owned(),
-                None if std::str::from_utf8(value).is_ok() => "String".to_owned(),
-                None => "Binary".to_owned(),
-            };
-            Some(ShownAttribute { name: name.clone(), data_type, value: value.clone() })
-        });
-        // Other doors allow several headers with the same name. The first one is shown.
         let mut shown: Vec<ShownAttribute> = Vec::new();
-        for attribute in attributes.take(if view.attributes.is_empty() { 0 } else { usize::MAX }) {
-            if !shown.iter().any(|other| other.name == attribute.name) {
-                shown.push(attribute);
+        if !view.attributes.is_empty() {
+            let types = message.header(header::TYPES).filter(|types| types.len() <= TYPES_BYTES_MAX);
+            let types = types_in(types.unwrap_or_default());
+            // Other doors allow several headers with the same name. The first one is shown.
+            let mut names: HashSet<&Bytes> = HashSet::new();
+            for (name, value) in message.headers() {
+                let Some(text) = std::str::from_utf8(name).ok().filter(|name| view.attributes.has(name)) else {
+                    continue;
+                };
+                if !names.insert(name) {
+                    continue;
+                }
+                let data_type = match types.get(text) {
+                    Some(data_type) => unescaped(data_type).into_owned(),
+                    None if std::str::from_utf8(value).is_ok() => "String".to_owned(),
+                    None => "Binary".to_owned(),
+                };
+                shown.push(ShownAttribute { name: name.clone(), data_type, value: value.clone() });
             }
         }
         let (body, encoding) = body_of(message);
@@ -438,7 +481,7 @@ fn view_of<'t>(request: &'t ReceiveMessage<'_>) -> Result<View<'t>> {
         return Err(Failure::new(&INVALID_ATTRIBUTE_NAME, format!("Unknown Attribute {unknown}.")));
     }
     let system = if system.is_empty() { old } else { system };
-    Ok(View { system, attributes: names(&request.message_attribute_names) })
+    Ok(View::new(system, names(&request.message_attribute_names)))
 }
 
 /// Returns the headers of a message: its attributes and its other properties.
@@ -468,10 +511,14 @@ fn types_of(message: &Outgoing<'_>) -> String {
     types
 }
 
-/// Returns the recorded type of an attribute.
-fn type_in<'t>(types: &'t str, name: &str) -> Option<Cow<'t, str>> {
-    let mut pairs = types.split(',').filter_map(|pair| pair.split_once('='));
-    pairs.find(|(other, _)| unescaped(other) == name).map(|(_, data_type)| unescaped(data_type))
+/// Returns the recorded types of attributes, still escaped, by the names of the attributes. The first type of a name is
+/// valid.
+fn types_in(types: &str) -> HashMap<Cow<'_, str>, &str> {
+    let mut found = HashMap::new();
+    for (name, data_type) in types.split(',').filter_map(|pair| pair.split_once('=')) {
+        found.entry(unescaped(name)).or_insert(data_type);
+    }
+    found
 }
 
 fn escaped(text: &str) -> Cow<'_, str> {
@@ -498,21 +545,27 @@ mod tests {
     fn types_are_restored_with_any_characters() {
         for (name, data_type) in [("a", "Number"), ("a", "String.a,b=c%2C"), ("ä", "Binary.gif%")] {
             let types = format!("x=Number,{}={}", escaped(name), escaped(data_type));
-            assert_eq!(type_in(&types, name).as_deref(), Some(data_type));
+            assert_eq!(types_in(&types).get(name).map(|found| unescaped(found)).as_deref(), Some(data_type));
         }
-        assert_eq!((type_in("", "a"), type_in("a", "a"), type_in("b=Number", "a")), (None, None, None));
+        assert_eq!((types_in("").len(), types_in("a").len(), types_in("b=Number").get("a")), (0, 0, None));
+        assert_eq!(types_in("a=Number,b=x,a=Binary").get("a"), Some(&"Number"));
     }
 
     #[test]
     fn attributes_are_asked_for_by_name_or_by_how_it_begins() {
         let asked = |wanted: &[&'static str]| {
-            let view = View { system: Vec::new(), attributes: wanted.to_vec() };
-            ["Foo", "Foo.Bar", "foo", "Help.Me"].map(|name| view.has_attribute(name))
+            let selection = Selection::new(wanted.iter().copied());
+            ["Foo", "Foo.Bar", "foo", "Help.Me"].map(|name| selection.has(name))
         };
         assert_eq!(asked(&[]), [false; 4]);
         assert_eq!((asked(&["All"]), asked(&[".*"]), asked(&["*"])), ([true; 4], [true; 4], [true; 4]));
         assert_eq!(asked(&["Foo.*"]), [true, true, false, false]);
         assert_eq!(asked(&["foo", "Help.*"]), [false, false, true, true]);
         assert_eq!(asked(&["Fo"]), [false; 4]);
+        // Those before and after the prefix do not hide it, nor do longer ones.
+        assert_eq!(asked(&["Foo.Bar.*", "Foo.A.*", "Foo.*", "Foo.Z.*", "G.*"]), [true, true, false, false]);
+        let many: Vec<String> = (0..1000).map(|i| format!("Foo.{i}.*")).collect();
+        let selection = Selection::new(many.iter().map(String::as_str).chain(["Foo.*"]));
+        assert_eq!(selection.prefixes, ["Foo"], "a prefix that begins with another is not compared");
     }
 }
