@@ -28,7 +28,8 @@ const RETENTION: Bounds = Bounds { min_ms: 10 * MINUTE_MS, max_ms: 31 * DAY_MS }
 const RETENTION_MS_DEFAULT: u64 = 7 * DAY_MS;
 
 const MESSAGES_MAX: usize = 1000;
-const PUBLISH_BYTES_MAX: usize = 10_000_000;
+/// Maximum bytes of the messages of one request, and of one message.
+pub(super) const PUBLISH_BYTES_MAX: usize = 10_000_000;
 const ATTRIBUTES_MAX: usize = 100;
 const KEY_BYTES_MAX: usize = 256;
 const VALUE_BYTES_MAX: usize = 1024;
@@ -260,16 +261,18 @@ pub(super) async fn publish(ask: Ask, request: PublishRequest) -> Result<Publish
     let is_published: Vec<bool> = published.iter().map(Option::is_some).collect();
     let mut messages: Vec<PubsubMessage> = published.into_iter().flatten().collect();
     if has_transforms && !messages.is_empty() {
-        check_messages(&messages).map_err(|failure| Failure {
-            message: format!("the output of message_transforms is not valid: {}", failure.message),
-            ..failure
-        })?;
+        check_messages(&messages).map_err(invalid_output)?;
     }
     schemas::check_messages(door, topic.schema_settings.as_ref(), &mut messages).await?;
     let mut sent = send(door, &door.names.inner(&name), &messages).await?.into_iter().peekable();
     let id_of = |is_published: bool| sent.next_if(|_| is_published).map_or_else(new_id, Ok);
     let message_ids = is_published.into_iter().map(id_of).collect::<Result<_>>()?;
     Ok(PublishResponse { message_ids })
+}
+
+/// Adds to a failure that it is that of the messages that transforms returned.
+pub(super) fn invalid_output(failure: Failure) -> Failure {
+    Failure { message: format!("the output of message_transforms is not valid: {}", failure.message), ..failure }
 }
 
 /// Returns an id for a filtered message: its publisher must not notice the filter.

@@ -13,7 +13,7 @@ use super::errors::{Code, Failure, Result};
 use super::map::Door;
 use super::proto::message_transform::Transform;
 use super::proto::{MessageTransform, PubsubMessage};
-use super::topics::{check_size, too_large};
+use super::topics::{PUBLISH_BYTES_MAX, check_size, invalid_output, too_large};
 use super::transform::{Fault, Function, Input, Output, Unanswered};
 use super::{pull, times};
 
@@ -120,11 +120,17 @@ pub(super) async fn publish(
         ..Input::default()
     };
     let inputs = messages.iter().map(input).collect();
-    let transformed = door.transforms.apply(functions.clone(), inputs).await?;
+    let transformed = door.transforms.apply(functions.clone(), inputs, PUBLISH_BYTES_MAX).await?;
+    let is_cut = transformed.len() < messages.len();
+    let mut bytes = 0;
     let mut published = Vec::with_capacity(messages.len());
     for (message, transformed) in messages.into_iter().zip(transformed) {
         let transformed = transformed.map_err(|(at, fault)| Failure::invalid(failed(&functions, at, &fault)))?;
+        bytes += transformed.as_ref().map_or(0, Output::bytes);
         published.push(transformed.map(|output| replaced(message, output)));
+    }
+    if is_cut {
+        return Err(invalid_output(too_large("request_size", bytes, PUBLISH_BYTES_MAX)));
     }
     Ok(published)
 }
@@ -160,7 +166,7 @@ impl Door {
             if received.is_empty() {
                 return Ok(Vec::new());
             }
-            let deliveries = self.transformed(queue, functions, received).await?;
+            let deliveries = self.transformed(queue, functions, received, receive.bytes_max).await?;
             if !deliveries.is_empty() || Instant::now() >= until {
                 return Ok(deliveries);
             }
@@ -171,8 +177,10 @@ impl Door {
         &self,
         queue: &QueueDefinition,
         functions: Arc<[Function]>,
-        received: Vec<Received>,
+        mut received: Vec<Received>,
+        bytes_max: usize,
     ) -> engine::Result<Vec<Delivery>> {
+        let name = queue.name.as_str();
         let messages: Vec<PubsubMessage> = received.iter().map(|received| pull::message(self, received)).collect();
         let inputs = received.iter().zip(&messages).map(|(received, message)| input(received, message)).collect();
         let mut deliveries = Vec::new();
@@ -181,8 +189,13 @@ impl Door {
         // In an ordered subscription, the messages that follow a returned one with the same key are returned with it.
         let is_ordered = queue.settings.order == Order::Groups;
         let mut held_keys = HashSet::new();
-        match self.transforms.apply(functions.clone(), inputs).await {
+        match self.transforms.apply(functions.clone(), inputs, bytes_max).await {
             Ok(transformed) => {
+                // The response has no room for the others, which grew in their transforms.
+                let rest = received.split_off(transformed.len().min(received.len()));
+                if !rest.is_empty() {
+                    self.broker.queues.untake(name, rest).await?;
+                }
                 for ((received, message), transformed) in received.into_iter().zip(messages).zip(transformed) {
                     let key = message.ordering_key.clone();
                     if held_keys.contains(&key) {
@@ -212,7 +225,6 @@ impl Door {
                 back.extend(received.iter().map(|received| retry(queue, received)));
             }
         }
-        let name = queue.name.as_str();
         if !filtered.is_empty() {
             self.broker.queues.ack(name, &filtered).await?;
         }

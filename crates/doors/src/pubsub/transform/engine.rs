@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rquickjs::context::EvalOptions;
 use rquickjs::{Context, Ctx, Function as JsFunction, Object, Runtime, Value};
 
-use super::{Function, Input, Output};
+use super::{Function, Input, OUTPUT_ATTRIBUTES_MAX, OUTPUT_BYTES_MAX, Output};
 
 /// Maximum time of one function for one message; Google's limit.
 pub const CALL_TIME_MAX: Duration = Duration::from_millis(500);
@@ -88,7 +88,9 @@ impl Engine {
                 let what = returned.type_name();
                 return Err(format!("the function returned {what}, not a message or null"));
             };
-            Ok(Some(Output { data: data_of(&ctx, returned)?, attributes: attributes_of(&ctx, returned)? }))
+            let mut room = OUTPUT_BYTES_MAX;
+            let data = data_of(&ctx, returned, &mut room)?;
+            Ok(Some(Output { data, attributes: attributes_of(&ctx, returned, &mut room)? }))
         })
     }
 
@@ -150,16 +152,20 @@ fn define<'js>(object: &Object<'js>, key: &str, value: &str) -> rquickjs::Result
     object.prop(key, Property::from(value).writable().configurable().enumerable())
 }
 
-fn data_of<'js>(ctx: &Ctx<'js>, returned: &Object<'js>) -> Result<String, String> {
+fn data_of<'js>(ctx: &Ctx<'js>, returned: &Object<'js>, room: &mut usize) -> Result<String, String> {
     let data: Value<'js> = returned.get("data").map_err(|error| thrown(ctx, error))?;
     match data.as_string() {
-        Some(data) => text(data, "data"),
+        Some(data) => text(data, "data", room),
         None => Err(format!("the function returned a message whose data is {}, not a string", data.type_name())),
     }
 }
 
 /// Returns the attributes of a returned message; empty if it has no attributes.
-fn attributes_of<'js>(ctx: &Ctx<'js>, returned: &Object<'js>) -> Result<BTreeMap<String, String>, String> {
+fn attributes_of<'js>(
+    ctx: &Ctx<'js>,
+    returned: &Object<'js>,
+    room: &mut usize,
+) -> Result<BTreeMap<String, String>, String> {
     let attributes: Value<'js> = returned.get("attributes").map_err(|error| thrown(ctx, error))?;
     if attributes.is_null() || attributes.is_undefined() {
         return Ok(BTreeMap::new());
@@ -171,22 +177,30 @@ fn attributes_of<'js>(ctx: &Ctx<'js>, returned: &Object<'js>) -> Result<BTreeMap
     let mut found = BTreeMap::new();
     for property in attributes.props::<rquickjs::String<'js>, Value<'js>>() {
         let (key, value) = property.map_err(|error| thrown(ctx, error))?;
-        let key = text(&key, "the name of an attribute")?;
+        if found.len() == OUTPUT_ATTRIBUTES_MAX {
+            return Err(format!("the function returned a message with more than {OUTPUT_ATTRIBUTES_MAX} attributes"));
+        }
+        let key = text(&key, "the name of an attribute", room)?;
         let Some(value) = value.as_string() else {
             let what = value.type_name();
             return Err(format!("the function returned a message whose attribute {key} is {what}, not a string"));
         };
-        let value = text(value, "an attribute")?;
+        let value = text(value, "an attribute", room)?;
         found.insert(key, value);
     }
     Ok(found)
 }
 
-/// Converts a string of the engine, which may have unpaired surrogates that UTF-8 cannot encode.
-fn text(string: &rquickjs::String<'_>, what: &str) -> Result<String, String> {
-    string
+/// Converts a string of the engine, which may have unpaired surrogates that UTF-8 cannot encode, and subtracts its bytes
+/// from the room of its message.
+fn text(string: &rquickjs::String<'_>, what: &str, room: &mut usize) -> Result<String, String> {
+    let text = string
         .to_string()
-        .map_err(|error| format!("the function returned {what} that cannot be encoded in UTF-8 ({error})"))
+        .map_err(|error| format!("the function returned {what} that cannot be encoded in UTF-8 ({error})"))?;
+    *room = room
+        .checked_sub(text.len())
+        .ok_or_else(|| format!("the function returned a message of more than {OUTPUT_BYTES_MAX} bytes"))?;
+    Ok(text)
 }
 
 /// Returns the message of an error; for an exception its own text.

@@ -34,6 +34,10 @@ const STUCK_AFTER: Duration = Duration::from_secs(1);
 const PLACE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of engines that a thread keeps for later messages of the same functions; the oldest is dropped.
 const ENGINES_MAX: usize = 16;
+/// Maximum bytes of a message that a function returns, and maximum number of its attributes: those of a message that is
+/// published. Attributes may share one long text, so that a small heap could return any number of bytes.
+pub const OUTPUT_BYTES_MAX: usize = 10_000_000;
+pub const OUTPUT_ATTRIBUTES_MAX: usize = 100;
 /// Stack of a thread, which includes that of its engine.
 const THREAD_STACK_BYTES: usize = 2 << 20;
 
@@ -62,6 +66,12 @@ pub struct Output {
     pub attributes: BTreeMap<String, String>,
 }
 
+impl Output {
+    pub fn bytes(&self) -> usize {
+        self.data.len() + self.attributes.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>()
+    }
+}
+
 /// Message after all functions; `None` if one of them filtered it. A fault has the index of its function, from 0.
 pub type Transformed = Result<Option<Output>, (usize, Fault)>;
 
@@ -88,6 +98,7 @@ impl fmt::Display for Unanswered {
 struct Job {
     functions: Arc<[Function]>,
     messages: Vec<Input>,
+    bytes_max: usize,
     until: Instant,
     answer: oneshot::Sender<Vec<Transformed>>,
     state: Arc<AtomicU8>,
@@ -182,11 +193,13 @@ impl Transforms {
         }
     }
 
-    /// Applies the functions to each message in turn.
+    /// Applies the functions to each message in turn, until the results have more than `bytes_max` bytes: there are then
+    /// fewer results than messages.
     pub async fn apply(
         &self,
         functions: Arc<[Function]>,
         messages: Vec<Input>,
+        bytes_max: usize,
     ) -> Result<Vec<Transformed>, Unanswered> {
         if self.stuck.has(&functions) {
             self.stats.results[TIMED_OUT].add(messages.len() as u64);
@@ -207,7 +220,7 @@ impl Transforms {
         let state = Arc::new(AtomicU8::new(RUNNING));
         let until = Instant::now() + JOB_TIME_MAX;
         let count = messages.len() as u64;
-        let job = Job { functions: functions.clone(), messages, until, answer, state: state.clone(), place };
+        let job = Job { functions: functions.clone(), messages, bytes_max, until, answer, state: state.clone(), place };
         let gone = |what: &str| Unanswered::Busy(format!("the thread for message transforms {what}: try again"));
         self.jobs.send(job).map_err(|error| gone(&format!("has stopped ({error})")))?;
         match tokio::time::timeout(JOB_TIME_MAX + STUCK_AFTER, answered).await {
@@ -223,7 +236,7 @@ impl Transforms {
 
     /// Checks a function by running its code once, without a message.
     pub async fn check(&self, function: Function) -> Result<Result<(), Fault>, Unanswered> {
-        let transformed = self.apply([function].into(), Vec::new()).await?;
+        let transformed = self.apply([function].into(), Vec::new(), 0).await?;
         Ok(transformed.into_iter().next().map_or(Ok(()), |only| only.map(drop).map_err(|(_, fault)| fault)))
     }
 
@@ -291,13 +304,23 @@ fn run(waiting: &Mutex<mpsc::Receiver<Job>>, stuck: &Stuck, stats: &Stats) {
     let mut engines = Engines::default();
     loop {
         let job = waiting.lock().recv();
-        let Ok(Job { functions, messages, until, answer, state, place }) = job else {
+        let Ok(Job { functions, messages, bytes_max, until, answer, state, place }) = job else {
             return;
         };
         let transformed = if messages.is_empty() {
             engines.check(&functions, until)
         } else {
-            messages.into_iter().map(|message| engines.apply(&functions, message, until, stats)).collect()
+            let mut transformed = Vec::new();
+            let mut bytes = 0;
+            for message in messages {
+                let one = engines.apply(&functions, message, until, stats);
+                bytes += one.as_ref().map_or(0, |output| output.as_ref().map_or(0, Output::bytes));
+                transformed.push(one);
+                if bytes > bytes_max {
+                    break;
+                }
+            }
+            transformed
         };
         engines.leave_small();
         if state.compare_exchange(RUNNING, DONE, Ordering::AcqRel, Ordering::Acquire).is_err() {

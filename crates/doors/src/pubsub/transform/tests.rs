@@ -17,7 +17,7 @@ fn message(data: &str) -> Input {
 /// Applies one function, `f`, to one message.
 async fn one(code: &str, input: Input) -> Transformed {
     let functions = [function("f", code)].into();
-    let mut all = Transforms::new(1).apply(functions, vec![input]).await.expect("answered");
+    let mut all = Transforms::new(1).apply(functions, vec![input], usize::MAX).await.expect("answered");
     all.remove(0)
 }
 
@@ -68,11 +68,11 @@ async fn functions_are_applied_in_their_order_until_one_filters() {
     let odd = function("g", "function g(m) { return m.data.length % 2 ? null : m; }");
     let transforms = Transforms::new(1);
     let chain = [append("b"), append("c"), odd].into();
-    let all = transforms.apply(chain, vec![message("a"), message("aa")]).await.expect("answered");
+    let all = transforms.apply(chain, vec![message("a"), message("aa")], usize::MAX).await.expect("answered");
     assert_eq!(all[0], Ok(None));
     assert_eq!(all[1].as_ref().expect("no fault").as_ref().map(|output| output.data.as_str()), Some("aabc"));
     let chain = [append("b"), function("f", "function f() { throw new Error('no'); }")].into();
-    let all = transforms.apply(chain, vec![message("a")]).await.expect("answered");
+    let all = transforms.apply(chain, vec![message("a")], usize::MAX).await.expect("answered");
     assert_eq!(all[0], Err((1, Fault::Failed("Error: no".into()))));
     let counted: Vec<u64> = transforms.stats.results.iter().map(Counter::get).collect();
     assert_eq!(counted, [1, 1, 1, 0]);
@@ -140,14 +140,14 @@ async fn a_function_has_half_a_second_and_the_next_message_is_as_if_nothing_had_
         "let calls = 0; function f(m) { if (m.data == 'loop') for (;;); calls += 1; m.data += calls; return m; }";
     let began = Instant::now();
     let messages = vec![message("a"), message("loop"), message("b")];
-    let all = transforms.apply([function("f", code)].into(), messages).await.expect("answered");
+    let all = transforms.apply([function("f", code)].into(), messages, usize::MAX).await.expect("answered");
     assert!((400..5_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     let data: Vec<_> =
         all.iter().map(|one| one.as_ref().map(|output| output.as_ref().map(|o| o.data.as_str()))).collect();
     assert_eq!((&data[0], &data[2]), (&Ok(Some("a1")), &Ok(Some("b1"))));
     assert!(matches!(&all[1], Err((0, Fault::TimedOut(_)))), "{:?}", all[1]);
     // An engine without a failure is reused; the values of its variables are not guaranteed.
-    let all = transforms.apply([function("f", code)].into(), vec![message("c")]).await.expect("answered");
+    let all = transforms.apply([function("f", code)].into(), vec![message("c")], usize::MAX).await.expect("answered");
     assert_eq!(all[0].as_ref().expect("no fault").as_ref().map(|output| output.data.as_str()), Some("c2"));
 }
 
@@ -159,14 +159,16 @@ async fn a_thread_that_does_not_come_back_is_replaced() {
     let transforms = Transforms::new(1);
     let endless = "function f(m) { for (;;); }";
     let same = "function f(m) { return m; }";
-    let unanswered = transforms.apply([function("f", endless)].into(), vec![message("x")]).await.expect_err("too long");
+    let unanswered =
+        transforms.apply([function("f", endless)].into(), vec![message("x")], usize::MAX).await.expect_err("too long");
     assert_eq!(unanswered, Unanswered::Endless);
     assert_eq!(transforms.stuck.count(), 1);
-    let again = transforms.apply([function("f", endless)].into(), vec![message("y")]).await.expect_err("not run");
+    let again =
+        transforms.apply([function("f", endless)].into(), vec![message("y")], usize::MAX).await.expect_err("not run");
     assert_eq!((again, transforms.stuck.count()), (Unanswered::Endless, 1), "it costs no other thread");
     assert_eq!(transforms.stats.results[TIMED_OUT].get(), 2);
     tokio::time::resume();
-    let all = transforms.apply([function("f", same)].into(), vec![message("x")]).await.expect("answered");
+    let all = transforms.apply([function("f", same)].into(), vec![message("x")], usize::MAX).await.expect("answered");
     assert!(matches!(&all[0], Ok(Some(_))), "{all:?}");
     let ended = async {
         while transforms.stuck.count() > 0 || transforms.threads.load(Ordering::Relaxed) > 1 {
@@ -175,4 +177,37 @@ async fn a_thread_that_does_not_come_back_is_replaced() {
     };
     tokio::time::timeout(Duration::from_secs(120), ended).await.expect("it ends in time");
     assert_eq!(transforms.places.available_permits(), 1);
+}
+
+#[tokio::test]
+async fn the_results_of_a_call_are_bounded_while_they_are_gathered() {
+    let grow = function("f", "function f(m) { return { data: m.data.repeat(50) }; }");
+    let transforms = Transforms::new(1);
+    let messages = || (0..1000).map(|_| message("x")).collect::<Vec<_>>();
+    let all = transforms.apply([grow.clone()].into(), messages(), 120).await.expect("answered");
+    assert_eq!(all.len(), 3, "the third one exceeds the limit");
+    let counted: u64 = transforms.stats.results.iter().map(Counter::get).sum();
+    assert_eq!(counted, 3, "no function runs for the others");
+    let all = transforms.apply([grow].into(), messages(), 50_000).await.expect("answered");
+    assert_eq!(all.len(), 1000);
+}
+
+#[tokio::test]
+async fn a_function_returns_at_most_a_message() {
+    let long = format!("function f() {{ return {{ data: 'x'.repeat({}) }}; }}", OUTPUT_BYTES_MAX);
+    let output = one(&long, message("x")).await.expect("no fault").expect("a message");
+    assert_eq!(output.bytes(), OUTPUT_BYTES_MAX);
+    let longer = long.replace("}; }", "+ 'y' }; }");
+    let too_long = format!("the function returned a message of more than {OUTPUT_BYTES_MAX} bytes");
+    assert_eq!(fault(&longer).await, too_long);
+    // Attributes share one text in the engine, but not in the message.
+    let shared = "function f() {
+        const value = 'x'.repeat(1000000);
+        const attributes = {};
+        for (let i = 0; i < 100; i++) attributes['a' + i] = value;
+        return { data: '', attributes };
+    }";
+    assert_eq!(fault(shared).await, too_long);
+    let many = shared.replace("1000000", "1").replace("i < 100", "i < 101");
+    assert_eq!(fault(&many).await, "the function returned a message with more than 100 attributes");
 }

@@ -84,6 +84,32 @@ async fn a_topics_functions_change_filter_and_refuse_messages() {
     assert_eq!(metric(&client, r#"thalweg_pubsub_transforms_total{result="failed"}"#).await, 1);
 }
 
+/// The results of functions are gathered up to the size of a request or of a response; the other messages of a
+/// subscription return to it as if they had not been delivered.
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_that_return_far_more_than_they_received_are_bounded() {
+    let server = server();
+    let rest = server.pubsub();
+    let grow = json!([udf("grow", "function grow(m) { return { data: m.data.repeat(4000000) }; }")]);
+    done(rest, "PUT", &format!("/v1/{TOPIC}"), json!({ "messageTransforms": grow })).await;
+    let (status, refused) = publish(&server, &["x"; 1000]).await;
+    let message = "the output of message_transforms is not valid: The value for request_size is too large. You passed \
+                   12000000 in the request, but the maximum value is 10000000.";
+    assert_eq!((status, refused["error"]["message"].as_str()), (400, Some(message)));
+
+    done(rest, "PUT", &format!("/v1/{DEAD}"), json!({})).await;
+    let dead = json!({ "deadLetterTopic": DEAD, "maxDeliveryAttempts": 5 });
+    let billing = json!({ "topic": DEAD, "messageTransforms": grow, "deadLetterPolicy": dead });
+    done(rest, "PUT", &format!("/v1/{BILLING}"), billing).await;
+    let messages: Vec<Value> = ["a", "b", "c", "d"].map(|data| json!({ "data": STANDARD.encode(data) })).to_vec();
+    done(rest, "POST", &format!("/v1/{DEAD}:publish"), json!({ "messages": messages })).await;
+    let first = pull(&server, BILLING).await;
+    let second = pull(&server, BILLING).await;
+    let begins = |messages: &[Value]| data(messages).iter().map(|data| data[..1].to_owned()).collect::<String>();
+    assert_eq!((begins(&first), begins(&second)), ("abc".to_owned(), "d".to_owned()));
+    assert_eq!(second[0]["deliveryAttempt"], 1, "the first pull did not deliver it: {}", second[0]["ackId"]);
+}
+
 /// Google's rule: a subscription's function also receives the id and the time; null acknowledges the message, and a
 /// failure returns it to the queue until it becomes a dead letter.
 #[tokio::test(flavor = "multi_thread")]
