@@ -44,6 +44,8 @@ pub(super) struct Door {
     activity: Mutex<HashMap<QueueId, u64>>,
     pub schemas: Schemas<Kept>,
     pub pusher: Arc<Pusher>,
+    /// Held while some messages of a request are checked against their schema.
+    pub checking: tokio::sync::Mutex<()>,
     pub transforms: Transforms,
     /// Held while the signing key of tokens is generated.
     pub making_key: tokio::sync::Mutex<()>,
@@ -68,6 +70,7 @@ impl Door {
             activity: Mutex::default(),
             schemas: Schemas::new(Kept(broker.clone())),
             pusher: Pusher::new(push_allow, None, broker.doors().clone(), broker.settings().clock),
+            checking: tokio::sync::Mutex::default(),
             transforms: Transforms::default(),
             making_key: tokio::sync::Mutex::default(),
             changing_policy: tokio::sync::Mutex::default(),

@@ -30,6 +30,11 @@ pub(super) const ENCODING: &str = "googclient_schemaencoding";
 pub(super) const SCHEMA: &str = "googclient_schemaname";
 pub(super) const REVISION: &str = "googclient_schemarevisionid";
 
+/// Number of messages that are checked before other tasks run.
+const CHECKED_TOGETHER: usize = 4;
+/// Bytes above which a message is checked without blocking a thread of connections.
+const ALONE_BYTES: usize = 64 << 10;
+
 /// Storage of revisions in the broker's documents.
 pub(super) struct Kept(pub Arc<Broker>);
 
@@ -207,10 +212,25 @@ pub(super) async fn check_messages(
         return Err(Failure::not_found("Schema associated with topic deleted."));
     }
     let encoding = encoding(settings.encoding)?;
-    for message in messages {
-        let revision = door.schemas.check(&settings.schema, range(settings), encoding, &message.data).await?;
-        let said = [(ENCODING, encoding.name().to_owned()), (SCHEMA, settings.schema.clone()), (REVISION, revision)];
-        message.attributes.extend(said.map(|(name, value)| (name.to_owned(), value)));
+    let candidates = door.schemas.candidates(&settings.schema, range(settings)).await?;
+    let answers = door.broker.answers();
+    for together in messages.chunks_mut(CHECKED_TOGETHER) {
+        // One request at a time, in the order in which they ask.
+        let turn = door.checking.lock().await;
+        for message in &mut *together {
+            let revision = if message.data.len() <= ALONE_BYTES {
+                candidates.check(encoding, &message.data).await?
+            } else {
+                answers.work(message.data.len(), || candidates.check_alone(encoding, &message.data)).await?
+            };
+            let added =
+                [(ENCODING, encoding.name().to_owned()), (SCHEMA, settings.schema.clone()), (REVISION, revision)];
+            message.attributes.extend(added.map(|(name, value)| (name.to_owned(), value)));
+        }
+        drop(turn);
+        if together.len() == CHECKED_TOGETHER {
+            tokio::task::yield_now().await;
+        }
     }
     Ok(())
 }
@@ -219,4 +239,37 @@ pub(super) async fn check_messages(
 pub(super) async fn expect(door: &Door, name: &Name) -> Result<()> {
     door.schemas.get(&name.to_string()).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use broker::Settings;
+    use tokio::runtime::Handle;
+
+    use super::super::names::Names;
+    use super::super::push::Allow;
+    use super::*;
+
+    /// Other tasks run between the messages of a request, whose checks may take seconds together.
+    #[tokio::test]
+    async fn many_messages_are_checked_in_slices() {
+        let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
+        let door = Door::new(broker, Names::new("thalweg".into()), 1 << 20, Allow::default(), false);
+        let name = "projects/p/schemas/numbers";
+        door.schemas.create(name, Kind::Avro, r#""int""#, 1).await.expect("created");
+        let settings = SchemaSettings { schema: name.into(), encoding: 1, ..SchemaSettings::default() };
+        let mut messages: Vec<PubsubMessage> =
+            (0..1000).map(|i| PubsubMessage { data: i.to_string().into(), ..PubsubMessage::default() }).collect();
+        let mut checking = Box::pin(check_messages(&door, Some(&settings), &mut messages));
+        let mut pauses = 0;
+        let outcome = std::future::poll_fn(|context| {
+            let polled = checking.as_mut().poll(context);
+            pauses += usize::from(polled.is_pending());
+            polled
+        });
+        outcome.await.expect("valid");
+        drop(checking);
+        assert!(pauses >= 1000 / CHECKED_TOGETHER, "{pauses}");
+        assert!(messages.iter().all(|message| message.attributes.contains_key(REVISION)));
+    }
 }

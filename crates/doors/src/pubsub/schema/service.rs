@@ -68,6 +68,67 @@ impl Entry {
     }
 }
 
+/// Revisions that a message is checked against, as they were when its request began.
+pub struct Candidates {
+    name: String,
+    all: Arc<Vec<Entry>>,
+    first: u64,
+    last: u64,
+}
+
+/// Message that a revision refused.
+struct Tried<'c> {
+    revision: &'c Revision,
+    why: String,
+}
+
+impl Candidates {
+    /// Returns the revisions, newest first.
+    fn newest_first(&self) -> impl Iterator<Item = &Entry> {
+        let range = self.first..=self.last;
+        live(&self.all).rev().filter(move |entry| range.contains(&entry.revision.number))
+    }
+
+    /// Checks that a message may be published. Returns the id of the newest revision that it conforms to.
+    ///
+    /// A short message can take a millisecond per revision. Other tasks run after each revision that refuses it.
+    pub async fn check(&self, encoding: Encoding, message: &[u8]) -> Result<String, Refusal> {
+        let mut refused = None;
+        for entry in self.newest_first() {
+            match entry.definition()?.check(encoding, message) {
+                Ok(()) => return Ok(entry.revision.id.clone()),
+                Err(why) => refused = Some(Tried { revision: &entry.revision, why: why.to_string() }),
+            }
+            tokio::task::yield_now().await;
+        }
+        Err(self.refusal(encoding, refused))
+    }
+
+    /// Checks a message as [`check`](Self::check) does, on a thread that has nothing else to do.
+    pub fn check_alone(&self, encoding: Encoding, message: &[u8]) -> Result<String, Refusal> {
+        let mut refused = None;
+        for entry in self.newest_first() {
+            match entry.definition()?.check(encoding, message) {
+                Ok(()) => return Ok(entry.revision.id.clone()),
+                Err(why) => refused = Some(Tried { revision: &entry.revision, why: why.to_string() }),
+            }
+        }
+        Err(self.refusal(encoding, refused))
+    }
+
+    fn refusal(&self, encoding: Encoding, refused: Option<Tried<'_>>) -> Refusal {
+        let Some(Tried { revision, why }) = refused else {
+            return Refusal::not_found("Schema associated with topic deleted.");
+        };
+        let tried = format!(
+            "Could not validate message with any schema revision for schema: {}, last checked revision: revision_id={} \
+             failed with status: {why}",
+            self.name, revision.id
+        );
+        invalid_message(revision.kind, encoding, tried)
+    }
+}
+
 impl<D: Documents> Schemas<D> {
     pub fn new(documents: D) -> Self {
         Self { documents, writing: tokio::sync::Mutex::default(), cache: Mutex::default() }
@@ -184,37 +245,13 @@ impl<D: Documents> Schemas<D> {
         Ok(())
     }
 
-    /// Checks that a message may be published to a topic with this schema. Returns the id of the newest revision in the
-    /// range that the message conforms to.
-    pub async fn check(
-        &self,
-        name: &str,
-        range: Range<'_>,
-        encoding: Encoding,
-        message: &[u8],
-    ) -> Result<String, Refusal> {
+    /// Returns the revisions in a range, which messages of a topic with this schema may follow.
+    pub async fn candidates(&self, name: &str, range: Range<'_>) -> Result<Candidates, Refusal> {
         let all = self.all(name).await?;
-        let revisions = all.iter().map(|entry| &entry.revision);
-        let place = |id: &str| revisions.clone().find(|revision| revision.id == id).map(|found| found.number);
+        let place = |id: &str| all.iter().find(|entry| entry.revision.id == id).map(|found| found.revision.number);
         let first = place(range.first).unwrap_or(0);
         let last = place(range.last).unwrap_or(u64::MAX);
-        let is_in = |entry: &&Entry| (first..=last).contains(&entry.revision.number);
-        let mut refused = None;
-        for entry in live(&all).rev().filter(is_in) {
-            match entry.definition()?.check(encoding, message) {
-                Ok(()) => return Ok(entry.revision.id.clone()),
-                Err(why) => refused = Some((&entry.revision, why)),
-            }
-        }
-        let Some((revision, why)) = refused else {
-            return Err(Refusal::not_found("Schema associated with topic deleted."));
-        };
-        let tried = format!(
-            "Could not validate message with any schema revision for schema: {name}, last checked revision: \
-             revision_id={} failed with status: {why}",
-            revision.id
-        );
-        Err(invalid_message(revision.kind, encoding, tried))
+        Ok(Candidates { name: name.to_owned(), all, first, last })
     }
 
     /// Checks a message against the newest revision of a schema, or against the one in its name.
@@ -381,7 +418,20 @@ fn new_id(is_taken: impl Fn(&str) -> bool) -> Result<String, Refusal> {
 }
 
 #[cfg(test)]
-impl<D> Schemas<D> {
+impl<D: Documents> Schemas<D> {
+    pub async fn check(
+        &self,
+        name: &str,
+        range: Range<'_>,
+        encoding: Encoding,
+        message: &[u8],
+    ) -> Result<String, Refusal> {
+        let candidates = self.candidates(name, range).await?;
+        let checked = candidates.check(encoding, message).await;
+        assert_eq!(candidates.check_alone(encoding, message), checked);
+        checked
+    }
+
     pub fn documents(&self) -> &D {
         &self.documents
     }

@@ -221,3 +221,24 @@ async fn cached_schemas_are_bounded_and_read_again() {
     assert!(schemas.cached_bytes() <= 8 << 20, "{}", schemas.cached_bytes());
     schemas.check("projects/p/schemas/s00", Range::default(), Encoding::Json, b"1").await.expect("read again");
 }
+
+/// Other tasks run between the revisions that refuse a message.
+#[tokio::test]
+async fn a_message_that_many_revisions_refuse_does_not_stop_a_thread() {
+    let schemas = Schemas::new(InMemory::default());
+    schemas.create(NAME, Kind::Avro, &record(&["a"]), 1).await.expect("created");
+    for revision in 2..=REVISIONS_MAX as u64 {
+        schemas.commit(NAME, Kind::Avro, &record(&["a"]), revision).await.expect("committed");
+    }
+    let candidates = schemas.candidates(NAME, Range::default()).await.expect("candidates");
+    let mut checking = std::pin::pin!(candidates.check(Encoding::Json, b"[]"));
+    let mut pauses = 0;
+    let outcome = std::future::poll_fn(|context| {
+        let polled = checking.as_mut().poll(context);
+        pauses += usize::from(polled.is_pending());
+        polled
+    })
+    .await;
+    assert!(outcome.is_err());
+    assert_eq!(pauses, REVISIONS_MAX);
+}
