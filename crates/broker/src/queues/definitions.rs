@@ -1,6 +1,7 @@
 //! Creation, change, renewal and deletion of queues.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -333,23 +334,20 @@ impl Queues {
         is_shown: impl Fn(&str) -> bool,
     ) -> Result<(Vec<Arc<QueueDefinition>>, bool)> {
         let by_name = self.table().await?;
-        let is_meant = |name: &&QueueName| {
-            let text = name.as_str();
-            text.starts_with(prefix) && text > after && !name.is_internal() && is_shown(text)
-        };
-        let mut names: Vec<&QueueName> = by_name.keys().filter(is_meant).collect();
-        names.sort_unstable();
-        let is_last = names.len() <= max;
-        Ok((names.into_iter().take(max).map(|name| by_name[name].definition()).collect(), is_last))
+        let from = if after < prefix { Bound::Included(prefix) } else { Bound::Excluded(after) };
+        let with_prefix = by_name.range::<str, _>((from, Bound::Unbounded));
+        let mut meant = with_prefix
+            .take_while(|(name, _)| name.as_str().starts_with(prefix))
+            .filter(|(name, _)| !name.is_internal() && is_shown(name.as_str()));
+        let page = meant.by_ref().take(max).map(|(_, cell)| cell.definition()).collect();
+        Ok((page, meant.next().is_none()))
     }
 
     /// Returns the queues over a topic, in the order of their names.
     pub async fn over(&self, topic: &str) -> Result<Vec<Arc<QueueDefinition>>> {
         let by_name = self.table().await?;
-        let mut over: Vec<_> = by_name.values().map(|cell| cell.definition()).collect();
-        over.retain(|definition| definition.topic.as_str() == topic && !definition.name.is_internal());
-        over.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        Ok(over)
+        let over = by_name.iter().filter(|(name, cell)| cell.topic.as_str() == topic && !name.is_internal());
+        Ok(over.map(|(_, cell)| cell.definition()).collect())
     }
 
     /// Returns the queues of share groups, each with its group.

@@ -33,7 +33,7 @@ mod tests;
 #[cfg(test)]
 mod transaction_tests;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -64,7 +64,8 @@ const QUEUES: StateLog<QueueRecord> = StateLog::new();
 /// Maximum number of queues of one broker.
 pub const QUEUES_MAX: usize = 65_536;
 
-type ByName = HashMap<QueueName, Arc<QueueCell>, foldhash::fast::RandomState>;
+/// Queues in the order of their names, in which they are listed page by page. A call finds its queue in [`near`] first.
+type ByName = BTreeMap<QueueName, Arc<QueueCell>>;
 
 /// All queues, counted by the tenants of their names.
 #[derive(Default)]

@@ -114,6 +114,38 @@ async fn a_message_that_a_receiver_holds_is_read_again() {
     }
 }
 
+/// A page is read from its first queue on, without visiting those before it.
+#[tokio::test]
+async fn a_page_of_queues_visits_only_its_queues() {
+    let broker = in_memory();
+    for i in 0..100 {
+        create(&broker, &format!("a.{i:02}"), QueueSettings::default()).await;
+        create(&broker, &format!("b.{i:02}"), QueueSettings::default()).await;
+    }
+    let visited = std::cell::Cell::new(0);
+    let is_shown = |_: &str| {
+        visited.set(visited.get() + 1);
+        true
+    };
+    let mut after = String::new();
+    let mut seen = Vec::new();
+    loop {
+        let (queues, is_last) = broker.queues.list("b.", &after, 7, is_shown).await.expect("listed");
+        seen.extend(queues.iter().map(|queue| queue.name.as_str().to_owned()));
+        if is_last {
+            break;
+        }
+        after = seen.last().expect("a page").clone();
+    }
+    assert_eq!(seen, (0..100).map(|i| format!("b.{i:02}")).collect::<Vec<_>>());
+    // Each of the 15 pages but the last one visits one more, to find out that there is another.
+    assert_eq!(visited.get(), 100 + 14);
+    let of = async |prefix: &str, after: &str| broker.queues.list(prefix, after, 7, |_| true).await.expect("listed");
+    assert_eq!(of("b.", "a.50").await.0[0].name.as_str(), "b.00", "a position before the prefix");
+    assert_eq!(of("a.", "b.50").await, (Vec::new(), true), "a position after it");
+    assert_eq!(of("b.9", "b.98").await.0.len(), 1);
+}
+
 #[tokio::test]
 async fn a_waiter_is_woken_by_a_message_by_a_return_and_by_the_end_of_a_lease() {
     let broker = in_memory();

@@ -14,7 +14,7 @@ use engine::security::ResourceKind;
 use net::Drain;
 use parking_lot::Mutex;
 use prost::Message;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::access::{
@@ -24,6 +24,7 @@ use super::codec::{self, Encoded, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::errors::Result;
 use super::names::Names;
 use super::push::{Allow, Pusher};
+use super::pushes::Changes;
 use super::schema::Schemas;
 use super::schemas::Kept;
 use super::stream::Streams;
@@ -38,14 +39,14 @@ pub(super) struct Door {
     /// Budget for the bytes of requests in flight.
     pub bodies: Arc<Semaphore>,
     pub streams: Streams,
-    /// Notified when a subscription is created, deleted or changed.
-    pub changed: Notify,
+    /// Subscriptions that were created, deleted or changed.
+    pub changed: Changes,
     /// Time of the last receive from each queue since startup, in ms since 1970.
     activity: Mutex<HashMap<QueueId, u64>>,
     pub schemas: Schemas<Kept>,
-    pub pusher: Arc<Pusher>,
     /// Held while some messages of a request are checked against their schema.
     pub checking: tokio::sync::Mutex<()>,
+    pub pusher: Arc<Pusher>,
     pub transforms: Transforms,
     /// Held while the signing key of tokens is generated.
     pub making_key: tokio::sync::Mutex<()>,
@@ -66,11 +67,11 @@ impl Door {
             names,
             bodies: Arc::new(Semaphore::new(bodies_bytes_max)),
             streams: Streams::default(),
-            changed: Notify::new(),
+            changed: Changes::default(),
             activity: Mutex::default(),
             schemas: Schemas::new(Kept(broker.clone())),
-            pusher: Pusher::new(push_allow, None, broker.doors().clone(), broker.settings().clock),
             checking: tokio::sync::Mutex::default(),
+            pusher: Pusher::new(push_allow, None, broker.doors().clone(), broker.settings().clock),
             transforms: Transforms::default(),
             making_key: tokio::sync::Mutex::default(),
             changing_policy: tokio::sync::Mutex::default(),
