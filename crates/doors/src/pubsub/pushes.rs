@@ -1,6 +1,6 @@
 //! Tasks of push subscriptions: one for each subscription with an endpoint, restarted when it changes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use engine::queue::{QueueDefinition, QueueId};
 use engine::security::{ADMINISTRATOR, Operation, RoleName, UserName};
 use net::Drain;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::errors::{Code, Failure, Result};
 use super::map::Door;
@@ -34,6 +35,8 @@ const RECEIVE_BYTES_MAX: usize = 10 << 20;
 const AGAIN: Duration = Duration::from_secs(1);
 /// Delay before a subscription is checked again whose owner may not read it.
 const CHECK_AGAIN: Duration = Duration::from_secs(1);
+/// Interval at which all subscriptions are read: another door can delete one, which does not notify this one.
+const READ_ALL: Duration = Duration::from_secs(60);
 /// Note of a queue that names its owner: the client that has set the endpoint. It has a line for the host, one for the
 /// user, and one for each role of the client's credential.
 pub(super) const OWNER: &str = "pubsub.push_owner";
@@ -55,6 +58,32 @@ fn owner_of(broker: &Broker, note: &str) -> Identity {
     user.map_or_else(|| Identity::anonymous(host), |user| broker.security.identity_of(user, roles, host))
 }
 
+/// Queues of subscriptions that were created, deleted or changed, for the task that serves push subscriptions. They are
+/// at most as many as there are subscriptions, and those that are deleted until it runs.
+#[derive(Default)]
+pub(super) struct Changes {
+    queues: Mutex<BTreeSet<String>>,
+    noted: Notify,
+}
+
+impl Changes {
+    pub fn note(&self, queue: &str) {
+        self.queues.lock().insert(queue.to_owned());
+        self.noted.notify_one();
+    }
+
+    /// Waits for changes, and returns their queues.
+    async fn next(&self) -> BTreeSet<String> {
+        loop {
+            let queues = std::mem::take(&mut *self.queues.lock());
+            if !queues.is_empty() {
+                return queues;
+            }
+            self.noted.notified().await;
+        }
+    }
+}
+
 /// Serves push subscriptions until the drain begins.
 pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
     let mut running = HashMap::new();
@@ -63,41 +92,74 @@ pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
     {
         tracing::warn!(%failure, "cannot move the key of push tokens out of _queues; retrying on the next start");
     }
+    let mut changed = None;
     while let Some(strong) = door.upgrade() {
         let round = async {
-            match serve(&strong, &mut running).await {
-                Ok(()) => strong.changed.notified().await,
+            match serve(&strong, &mut running, changed.as_ref()).await {
+                Ok(()) => tokio::time::timeout(READ_ALL, strong.changed.next()).await.ok(),
                 Err(failure) => {
                     tracing::warn!(%failure, "push subscriptions cannot be served; retrying");
                     tokio::time::sleep(AGAIN).await;
+                    None
                 }
             }
         };
-        if drain.or_begun(round).await.is_none() {
-            return;
+        match drain.or_begun(round).await {
+            Some(next) => changed = next,
+            None => return,
         }
     }
 }
 
-/// Stops the tasks of deleted or changed subscriptions, and starts those of new ones.
-async fn serve(door: &Arc<Door>, running: &mut HashMap<QueueId, Running>) -> Result<()> {
-    let (queues, _) = door.broker.queues.list("", "", usize::MAX, |_| true).await?;
+/// Returns the definitions of the changed queues; of all queues for `None`.
+async fn definitions(door: &Door, changed: Option<&BTreeSet<String>>) -> Result<Vec<Arc<QueueDefinition>>> {
+    let Some(changed) = changed else {
+        return Ok(door.broker.queues.list("", "", usize::MAX, |_| true).await?.0);
+    };
+    let mut found = Vec::with_capacity(changed.len());
+    for name in changed {
+        match door.broker.queues.get(name).await {
+            Err(error) if error.kind == ErrorKind::NotFound => {}
+            queue => found.push(queue?),
+        }
+    }
+    Ok(found)
+}
+
+/// Stops the tasks of deleted or changed subscriptions, and starts those of new ones. Reads only the changed queues, if
+/// they are known.
+async fn serve(
+    door: &Arc<Door>,
+    running: &mut HashMap<String, Running>,
+    changed: Option<&BTreeSet<String>>,
+) -> Result<()> {
     let mut wanted = HashMap::new();
-    for queue in queues {
+    for queue in definitions(door, changed).await? {
         if pull::is_pushed(door, &queue)? {
             match target(door, &queue) {
-                Ok(target) => drop(wanted.insert(queue.id, (target, queue))),
+                Ok(target) => drop(wanted.insert(queue.name.as_str().to_owned(), (target, queue))),
                 Err(failure) => tracing::warn!(%failure, queue = %queue.name, "a subscription cannot be pushed"),
             }
         }
     }
     let owner = |queue: &QueueDefinition| queue.notes.get(OWNER).cloned();
-    running.retain(|id, running| {
-        let of = wanted.get(id);
-        of.is_some_and(|(target, queue)| *target == running.target && owner(queue) == running.owner)
-    });
-    for (id, (target, queue)) in wanted {
-        if running.contains_key(&id) {
+    let is_current = |name: &str, running: &Running| {
+        wanted.get(name).is_some_and(|(target, queue)| {
+            (queue.id, target, owner(queue)) == (running.id, &running.target, running.owner.clone())
+        })
+    };
+    match changed {
+        None => running.retain(|name, running| is_current(name, running)),
+        Some(changed) => {
+            for name in changed {
+                if running.get(name).is_some_and(|running| !is_current(name, running)) {
+                    running.remove(name);
+                }
+            }
+        }
+    }
+    for (name, (target, queue)) in wanted {
+        if running.contains_key(&name) {
             continue;
         }
         if target.oidc.is_some() {
@@ -107,6 +169,7 @@ async fn serve(door: &Arc<Door>, running: &mut HashMap<QueueId, Running>) -> Res
         let owner = owner(&queue);
         let by = owner.as_deref().map(|note| owner_of(&door.broker, note));
         let lease_ms = lease.as_millis() as u64;
+        let id = queue.id;
         let source = Pushed {
             door: door.clone(),
             queue,
@@ -116,13 +179,14 @@ async fn serve(door: &Arc<Door>, running: &mut HashMap<QueueId, Running>) -> Res
             decided: Mutex::new((0, true)),
         };
         let task = door.pusher.start(target.clone(), source);
-        running.insert(id, Running { target, owner, _task: task });
+        running.insert(name, Running { id, target, owner, _task: task });
     }
     Ok(())
 }
 
 /// Subscription that is pushed.
 struct Running {
+    id: QueueId,
     target: Target,
     /// Note with the owner.
     owner: Option<String>,
@@ -219,7 +283,7 @@ impl Source for Pushed {
             return Ok(deliveries.into_iter().map(|delivery| self.given(delivery)).collect());
         }
         // It may have been changed at another door, which does not notify this one.
-        door.changed.notify_one();
+        door.changed.note(queue.name.as_str());
         let (door, name) = (door.clone(), queue.name.clone());
         let received = deliveries.into_iter().map(|delivery| delivery.received).collect();
         // Spawned, so that the messages return even if the change aborts this task now.
@@ -360,7 +424,44 @@ mod tests {
         let received = broker.queues.receive(name, &receive).await.expect("received");
         assert_eq!(received.iter().map(|one| one.attempts).collect::<Vec<_>>(), [1], "the second, never received");
         // Whoever changed it, the tasks are looked at again.
-        tokio::time::timeout(Duration::from_millis(1), door.changed.notified()).await.expect("a notification");
+        let changed =
+            tokio::time::timeout(Duration::from_millis(1), door.changed.next()).await.expect("a notification");
+        assert_eq!(changed, [name.to_owned()].into());
+    }
+
+    /// A change is found without reading the other subscriptions, of which there may be tens of thousands.
+    #[tokio::test]
+    async fn only_changed_subscriptions_are_read_again() {
+        let broker = Broker::start(broker::Settings::default(), &[Handle::current()]).expect("started");
+        let door = door(&broker);
+        let note = |url: &str| (NOTE.to_owned(), format!(r#"{{"pushConfig":{{"pushEndpoint":"{url}"}}}}"#));
+        for name in ["abc", "def", "ghi"] {
+            let notes = BTreeMap::from([note("https://example.com/old")]);
+            let new = NewQueue { notes, ..NewQueue::new(QueueName::parse(name).expect("a name")) };
+            broker.queues.create(new).await.expect("created");
+        }
+        let mut running = HashMap::new();
+        serve(&door, &mut running, None).await.expect("served");
+        let id_before = running["ghi"].id;
+        for name in ["abc", "def"] {
+            let alter = |definition: &mut QueueDefinition| {
+                definition.notes.extend([note("https://example.com/new")]);
+                Ok(())
+            };
+            broker.queues.alter(name, alter).await.expect("altered");
+        }
+        broker.queues.delete("ghi").await.expect("deleted");
+        serve(&door, &mut running, Some(&["abc".to_owned()].into())).await.expect("served");
+        let endpoint = |running: &HashMap<String, Running>, name: &str| {
+            running.get(name).map(|running| running.target.endpoint.clone())
+        };
+        let of_all = |running: &HashMap<String, Running>| ["abc", "def", "ghi"].map(|name| endpoint(running, name));
+        let [old, new] = ["https://example.com/old", "https://example.com/new"].map(|url| url.parse().ok());
+        assert_eq!(of_all(&running), [new.clone(), old.clone(), old]);
+        assert_eq!(running["ghi"].id, id_before);
+        let changed = BTreeSet::from(["def", "ghi", "none"].map(str::to_owned));
+        serve(&door, &mut running, Some(&changed)).await.expect("served");
+        assert_eq!(of_all(&running), [new.clone(), new, None]);
     }
 
     #[tokio::test]

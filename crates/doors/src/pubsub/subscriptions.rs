@@ -417,7 +417,7 @@ pub(super) async fn create(ask: Ask, subscription: Subscription) -> Result<Subsc
     // Stored first: messages must never be delivered without them.
     door.keep_transforms(new.name.as_str(), &subscription.message_transforms).await?;
     let queue = door.broker.queues.create(new).await?;
-    door.changed.notify_one();
+    door.changed.note(queue.name.as_str());
     door.whole_subscription_of(&queue).await
 }
 
@@ -452,7 +452,7 @@ pub(super) async fn list(ask: Ask, request: ListSubscriptionsRequest) -> Result<
 pub(super) async fn delete(ask: Ask, request: DeleteSubscriptionRequest) -> Result<()> {
     let name = Name::parse(Kind::Subscription, &request.subscription)?;
     ask.door.remove_subscription(&name).await?;
-    ask.door.changed.notify_one();
+    ask.door.changed.note(&ask.door.names.inner(&name));
     Ok(())
 }
 
@@ -467,7 +467,7 @@ pub(super) async fn detach(ask: Ask, request: DetachSubscriptionRequest) -> Resu
         Found::Queue(queue) => {
             let subscription = ask.door.whole_subscription_of(&queue).await?;
             ask.door.leave_without_queue(&queue, Subscription { detached: true, ..subscription }).await?;
-            ask.door.changed.notify_one();
+            ask.door.changed.note(queue.name.as_str());
             Ok(DetachSubscriptionResponse {})
         }
     }
@@ -528,7 +528,7 @@ async fn change(ask: &Ask, name: &Name, work: impl FnOnce(&mut Subscription) -> 
         Ok(())
     };
     let queue = door.broker.queues.alter(queue.name.as_str(), alter).await?;
-    door.changed.notify_one();
+    door.changed.note(queue.name.as_str());
     door.whole_subscription_of(&queue).await
 }
 
