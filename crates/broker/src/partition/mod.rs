@@ -28,7 +28,7 @@ use crate::leadership::Epoch;
 use crate::log::Log;
 use crate::subscriber::Subscriber;
 use crate::traces::{AtCommit, Source};
-use crate::view::QueueView;
+use views::Views;
 
 pub(crate) use append::{AppendOptions, Blocking, Kept, Refused};
 
@@ -62,7 +62,7 @@ struct State {
     mesh_readers: usize,
     /// Number of those that only decide where records are taken. The others take them to readers.
     routers: usize,
-    queues: Vec<QueueView>,
+    queues: Views,
     /// Deduplication ids that were sent to queues recently.
     dedup: Dedup,
     /// Snapshots of queues, each with the lowest offset that it may still need.
@@ -106,7 +106,7 @@ impl PartitionCell {
             fanout: Fanout::default(),
             mesh_readers: 0,
             routers: 0,
-            queues: Vec::new(),
+            queues: Views::default(),
             dedup: Dedup::default(),
             holds: Vec::new(),
             uncommitted: VecDeque::new(),
