@@ -54,7 +54,29 @@ const GRACE_MS: u64 = 1_000;
 
 /// Open streams of each queue.
 #[derive(Default)]
-pub(super) struct Streams(Mutex<HashMap<String, Vec<Arc<Stream>>>>);
+pub(super) struct Streams(Mutex<HashMap<String, Arc<Siblings>>>);
+
+/// Streams of one queue.
+#[derive(Default)]
+struct Siblings {
+    streams: Mutex<Vec<Arc<Stream>>>,
+    /// Stream that holds each outstanding message, so that an acknowledgement does not ask all streams.
+    holders: Mutex<HashMap<Receipt, Arc<Stream>>>,
+}
+
+impl Siblings {
+    fn hold(&self, stream: &Arc<Stream>, deliveries: &[Delivery], lease: Duration) {
+        let receipts = deliveries.iter().map(|delivery| (delivery.received.receipt, stream.clone()));
+        self.holders.lock().extend(receipts);
+        stream.hold(deliveries, lease);
+    }
+
+    /// Removes messages that a stream does not hold any more.
+    fn release<'r>(&self, receipts: impl IntoIterator<Item = &'r Receipt>) {
+        let mut holders = self.holders.lock();
+        receipts.into_iter().for_each(|receipt| drop(holders.remove(receipt)));
+    }
+}
 
 /// Outstanding messages of a stream.
 struct Stream {
@@ -82,26 +104,33 @@ impl Held {
 }
 
 impl Streams {
-    fn of(&self, queue: &str) -> Vec<Arc<Stream>> {
-        self.0.lock().get(queue).cloned().unwrap_or_default()
+    fn of(&self, queue: &str) -> Option<Arc<Siblings>> {
+        self.0.lock().get(queue).cloned()
     }
 
-    fn add(&self, queue: &str, stream: &Arc<Stream>) {
-        self.0.lock().entry(queue.to_owned()).or_default().push(stream.clone());
+    fn add(&self, queue: &str, stream: &Arc<Stream>) -> Arc<Siblings> {
+        let mut all = self.0.lock();
+        let siblings = all.entry(queue.to_owned()).or_default();
+        siblings.streams.lock().push(stream.clone());
+        siblings.clone()
     }
 
     fn remove(&self, queue: &str, stream: &Arc<Stream>) {
         let mut all = self.0.lock();
-        if let Some(streams) = all.get_mut(queue) {
-            streams.retain(|other| !Arc::ptr_eq(other, stream));
-            if streams.is_empty() {
-                all.remove(queue);
-            }
+        let Some(siblings) = all.get(queue).cloned() else {
+            return;
+        };
+        let mut streams = siblings.streams.lock();
+        streams.retain(|other| !Arc::ptr_eq(other, stream));
+        if streams.is_empty() {
+            all.remove(queue);
         }
+        drop((streams, all));
+        siblings.release(stream.held.lock().messages.keys());
     }
 
     pub fn count(&self) -> usize {
-        self.0.lock().values().map(Vec::len).sum()
+        self.0.lock().values().map(|siblings| siblings.streams.lock().len()).sum()
     }
 
     pub fn is_open(&self, queue: &str) -> bool {
@@ -110,32 +139,42 @@ impl Streams {
 
     /// Removes messages that clients no longer hold.
     pub fn forget(&self, queue: &str, receipts: &[Receipt]) {
-        for stream in self.of(queue) {
-            let mut held = stream.held.lock();
-            let before = held.messages.len();
-            receipts.iter().for_each(|receipt| held.forget(receipt));
-            if held.messages.len() < before {
-                stream.freed.notify_one();
-            }
+        let Some(siblings) = self.of(queue) else {
+            return;
+        };
+        let released: Vec<(Receipt, Arc<Stream>)> = {
+            let mut holders = siblings.holders.lock();
+            receipts.iter().filter_map(|receipt| Some((*receipt, holders.remove(receipt)?))).collect()
+        };
+        for (receipt, stream) in released {
+            stream.held.lock().forget(&receipt);
+            stream.freed.notify_one();
         }
     }
 
     /// Extends the leases of messages by these milliseconds from now.
     pub fn extend(&self, queue: &str, leases: &[(Receipt, u64)]) {
+        let Some(siblings) = self.of(queue) else {
+            return;
+        };
         let now = Instant::now();
-        for stream in self.of(queue) {
-            let mut held = stream.held.lock();
-            for (receipt, ms) in leases {
-                if let Some((_, until)) = held.messages.get_mut(receipt) {
-                    *until = now + Duration::from_millis(*ms);
-                }
+        let held: Vec<(Receipt, u64, Arc<Stream>)> = {
+            let holders = siblings.holders.lock();
+            leases.iter().filter_map(|(receipt, ms)| Some((*receipt, *ms, holders.get(receipt)?.clone()))).collect()
+        };
+        for (receipt, ms, stream) in held {
+            if let Some((_, until)) = stream.held.lock().messages.get_mut(&receipt) {
+                *until = now + Duration::from_millis(ms);
             }
         }
     }
 
     /// Ends the streams of a deleted queue.
     pub fn end(&self, queue: &str) {
-        for stream in self.of(queue) {
+        let Some(siblings) = self.of(queue) else {
+            return;
+        };
+        for stream in &*siblings.streams.lock() {
             stream.is_over.store(true, Ordering::Release);
             stream.freed.notify_one();
         }
@@ -158,16 +197,11 @@ impl Stream {
 
     /// Returns the number and bytes of messages that the client has room for; waits until both are positive. An expired
     /// lease frees room, too.
-    async fn room(&self) -> Result<(usize, usize)> {
+    async fn room(&self, siblings: &Siblings) -> Result<(usize, usize)> {
         loop {
+            siblings.release(&self.forget_expired());
             let next = {
-                let mut held = self.held.lock();
-                if held.messages.len() >= self.messages_max || held.bytes >= self.bytes_max {
-                    let now = Instant::now();
-                    let over: Vec<Receipt> =
-                        held.messages.iter().filter(|(_, (_, until))| *until <= now).map(|(r, _)| *r).collect();
-                    over.iter().for_each(|receipt| held.forget(receipt));
-                }
+                let held = self.held.lock();
                 let room = self.messages_max.saturating_sub(held.messages.len());
                 let bytes = self.bytes_max.saturating_sub(held.bytes);
                 if room > 0 && bytes > 0 {
@@ -181,6 +215,19 @@ impl Stream {
             let until = next.unwrap_or_else(|| Instant::now() + HEARTBEAT);
             drop(tokio::time::timeout_at(until, self.freed.notified()).await);
         }
+    }
+
+    /// Forgets messages whose lease has expired, if the client has no room. Returns them.
+    fn forget_expired(&self) -> Vec<Receipt> {
+        let mut held = self.held.lock();
+        if held.messages.len() < self.messages_max && held.bytes < self.bytes_max {
+            return Vec::new();
+        }
+        let now = Instant::now();
+        let expired = held.messages.iter().filter(|(_, (_, until))| *until <= now);
+        let expired: Vec<Receipt> = expired.map(|(receipt, _)| *receipt).collect();
+        expired.iter().for_each(|receipt| held.forget(receipt));
+        expired
     }
 
     fn hold(&self, deliveries: &[Delivery], lease: Duration) {
@@ -208,6 +255,7 @@ struct Dialogue {
     identity: Arc<Identity>,
     queue: Arc<QueueDefinition>,
     stream: Arc<Stream>,
+    siblings: Arc<Siblings>,
     address: IpAddr,
     answers: mpsc::Sender<Result<Encoded>>,
     hears_heartbeats: bool,
@@ -244,6 +292,7 @@ pub(super) async fn open(ask: Ask, mut messages: Messages) -> Result<mpsc::Recei
     let dialogue = Dialogue {
         door: ask.door.clone(),
         identity: ask.identity.clone(),
+        siblings: ask.door.streams.add(queue.name.as_str(), &stream),
         queue,
         stream,
         address: ask.address,
@@ -266,7 +315,6 @@ async fn next(messages: &mut Messages) -> Result<Option<StreamingPullRequest>> {
 impl Dialogue {
     async fn run(self, first: StreamingPullRequest, messages: Messages, ask: Ask) {
         let name = self.queue.name.as_str();
-        self.door.streams.add(name, &self.stream);
         let mut drain = ask.drain;
         let deadline = async {
             match ask.deadline {
@@ -371,7 +419,7 @@ impl Dialogue {
     /// Delivers messages while the client has room for them.
     async fn give(&self) -> Result<()> {
         loop {
-            let (max, bytes_max) = self.stream.room().await?;
+            let (max, bytes_max) = self.stream.room(&self.siblings).await?;
             // If the receiver is closed, the other half ends the stream.
             let Ok(place) = self.answers.reserve().await else {
                 return Ok(());
@@ -417,7 +465,7 @@ impl Dialogue {
                     Err(error) => return Err(error.into()),
                 },
             };
-            self.stream.hold(&deliveries, Duration::from_millis(lease_ms));
+            self.siblings.hold(&self.stream, &deliveries, Duration::from_millis(lease_ms));
             let messages = deliveries.into_iter().map(|delivery| given(&self.door, &self.queue, delivery));
             let received_messages = messages.collect::<Result<_>>()?;
             let answer = StreamingPullResponse { received_messages, ..StreamingPullResponse::default() };
@@ -472,5 +520,63 @@ fn confirm_modified(outcome: Outcome) -> ModifyAckDeadlineConfirmation {
         ack_ids: outcome.good,
         invalid_ack_ids: outcome.bad,
         ..ModifyAckDeadlineConfirmation::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream() -> Arc<Stream> {
+        let request = StreamingPullRequest {
+            max_outstanding_messages: 2,
+            stream_ack_deadline_seconds: 10,
+            ..StreamingPullRequest::default()
+        };
+        Stream::open(&request).expect("a stream")
+    }
+
+    fn receipt(lease: u64) -> Receipt {
+        Receipt { partition: 0, offset: lease, lease }
+    }
+
+    /// Makes a stream hold messages of no bytes.
+    fn hold(siblings: &Siblings, stream: &Arc<Stream>, leases: std::ops::Range<u64>, until: Instant) {
+        for lease in leases {
+            siblings.holders.lock().insert(receipt(lease), stream.clone());
+            stream.held.lock().messages.insert(receipt(lease), (0, until));
+        }
+    }
+
+    fn held(stream: &Stream) -> usize {
+        stream.held.lock().messages.len()
+    }
+
+    /// An acknowledgement reaches the stream that holds its message, and touches no other.
+    #[tokio::test(start_paused = true)]
+    async fn an_acknowledgement_is_of_one_stream() {
+        let streams = Streams::default();
+        let [a, b] = [stream(), stream()];
+        let siblings = streams.add("q", &a);
+        assert!(Arc::ptr_eq(&siblings, &streams.add("q", &b)));
+        let until = Instant::now() + Duration::from_secs(10);
+        hold(&siblings, &a, 0..2, until);
+        hold(&siblings, &b, 2..4, until);
+        // Were another stream asked, this would wait for its messages forever.
+        let others = b.held.lock();
+        streams.forget("q", &[receipt(0), receipt(9)]);
+        streams.extend("q", &[(receipt(1), 20_000), (receipt(9), 20_000)]);
+        drop(others);
+        streams.forget("other", &[receipt(1)]);
+        assert_eq!((held(&a), held(&b), siblings.holders.lock().len()), (1, 2, 3));
+        assert_eq!(a.room(&siblings).await, Ok((1, HELD_BYTES_MAX)));
+        // An expired lease frees room, and the message has no holder any more; the extended one is still held.
+        tokio::time::advance(Duration::from_secs(15)).await;
+        assert_eq!(b.room(&siblings).await, Ok((2, HELD_BYTES_MAX)));
+        assert_eq!((held(&a), held(&b), siblings.holders.lock().len()), (1, 0, 1));
+        streams.remove("q", &a);
+        assert_eq!((siblings.holders.lock().len(), streams.is_open("q"), streams.count()), (0, true, 1));
+        streams.remove("q", &b);
+        assert!(!streams.is_open("q"));
     }
 }
