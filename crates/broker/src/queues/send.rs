@@ -57,6 +57,9 @@ struct SendBatch {
     dedup: Option<Arc<[u8]>>,
 }
 
+/// Number of batches that a request appends before other tasks run. Each message with a deduplication id is a batch.
+const APPENDED_TOGETHER: usize = 64;
+
 /// Index of a batch, and index of the message in it.
 type Place = (usize, u64);
 
@@ -100,7 +103,11 @@ impl Queues {
     ) -> Result<SendAnswers> {
         let (batches, places) = send_batches(definition, topic, messages, now_ms)?;
         let mut under_way = Vec::with_capacity(batches.len());
-        for batch in batches {
+        for (i, batch) in batches.into_iter().enumerate() {
+            if i % APPENDED_TOGETHER == APPENDED_TOGETHER - 1 {
+                wakes.flush();
+                tokio::task::yield_now().await;
+            }
             let count = batch.batch.count();
             let mut attempt = self.try_send(topic, batch, now_ms, &mut wakes);
             if let Ok(Attempt::Waits(waiting)) = attempt {

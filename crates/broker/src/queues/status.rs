@@ -17,6 +17,9 @@ use crate::view::{Oldest, QueueCell};
 /// Maximum number of messages that one peek returns.
 pub const PEEK_MAX: usize = 1000;
 
+/// Number of records whose states a peek reads under one lock, before other tasks run.
+const PEEKED_TOGETHER: usize = 256;
+
 /// Exact number of messages of a queue in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
@@ -127,28 +130,39 @@ impl Queues {
                     let Ok(records) = batch.records_from(at) else {
                         continue;
                     };
-                    for view in records.iter().map_while(Result::ok) {
-                        let shown = partition.with_view(cell.id, |queue, _| {
+                    let mut views = records.iter().map_while(Result::ok);
+                    loop {
+                        let together: Vec<_> = views.by_ref().take(PEEKED_TOGETHER.min(max - found.len())).collect();
+                        if together.is_empty() {
+                            break;
+                        }
+                        let states: Vec<_> = partition.with_view(cell.id, |queue, _| {
                             let queue = &queue.queue;
-                            let is_message = !queue.is_done(view.offset) && !queue.is_void(view.offset);
-                            is_message.then(|| queue.entry(view.offset).copied())
+                            let state = |offset| {
+                                let is_message = !queue.is_done(offset) && !queue.is_void(offset);
+                                is_message.then(|| queue.entry(offset).copied())
+                            };
+                            together.iter().map(|view| state(view.offset)).collect()
                         })?;
-                        let Some(entry) = shown else {
-                            continue;
-                        };
-                        let message = Message::from(records.own(&view));
-                        found.push(Peeked {
-                            partition: partition.id,
-                            id: message.id(topic.id, partition.id),
-                            message,
-                            phase: entry.map_or(Phase::Waiting, |entry| entry.phase),
-                            attempts: entry.map_or(0, |entry| entry.attempts),
-                            first_received_ms: entry.map(|entry| entry.first_ms).filter(|first_ms| *first_ms > 0),
-                            due_ms: entry.filter(|entry| entry.phase != Phase::Waiting).map(|entry| entry.due_ms),
-                        });
+                        for (view, state) in together.iter().zip(states) {
+                            let Some(entry) = state else {
+                                continue;
+                            };
+                            let message = Message::from(records.own(view));
+                            found.push(Peeked {
+                                partition: partition.id,
+                                id: message.id(topic.id, partition.id),
+                                message,
+                                phase: entry.map_or(Phase::Waiting, |entry| entry.phase),
+                                attempts: entry.map_or(0, |entry| entry.attempts),
+                                first_received_ms: entry.map(|entry| entry.first_ms).filter(|first_ms| *first_ms > 0),
+                                due_ms: entry.filter(|entry| entry.phase != Phase::Waiting).map(|entry| entry.due_ms),
+                            });
+                        }
                         if found.len() == max {
                             return Ok(found);
                         }
+                        tokio::task::yield_now().await;
                     }
                 }
                 at = end;

@@ -69,6 +69,41 @@ async fn counts(broker: &Broker, queue: &str) -> (u64, u64, u64) {
     (visible, in_flight, delayed)
 }
 
+/// Runs a call to its end, and returns how often other tasks could run in between.
+async fn pauses<T>(call: impl Future<Output = T>) -> (T, usize) {
+    let mut call = std::pin::pin!(call);
+    let mut pauses = 0;
+    let outcome = std::future::poll_fn(|context| {
+        let polled = call.as_mut().poll(context);
+        pauses += usize::from(polled.is_pending());
+        polled
+    });
+    (outcome.await, pauses)
+}
+
+/// Each message with a deduplication id is appended by itself, and a peek may pass any number of finished messages.
+#[tokio::test]
+async fn other_tasks_run_while_many_messages_are_sent_or_peeked_at() {
+    let broker = in_memory();
+    create(&broker, "jobs", QueueSettings { dedup: DedupRule::Queue, ..QueueSettings::default() }).await;
+    let ids: Vec<String> = (0..SEND_MAX).map(|i| i.to_string()).collect();
+    let message = |id| OutMessage { body: b"x", dedup: Some(id), ..OutMessage::default() };
+    let messages: Vec<_> = ids.iter().map(|id| message(id)).collect();
+    let (sent, paused) = pauses(broker.queues.send("jobs", &messages)).await;
+    assert!(sent.expect("sent").iter().all(Result::is_ok));
+    assert!(paused >= SEND_MAX / 64, "{paused}");
+
+    create(&broker, "batches", QueueSettings::default()).await;
+    let bodies = ["x"; SEND_MAX];
+    send(&broker, "batches", &bodies).await;
+    receive(&broker, "batches", 900).await;
+    let (peeked, paused) = pauses(broker.queues.peek("batches", None, PEEK_MAX)).await;
+    let phases = peeked.expect("peeked").into_iter().map(|one| (one.message.offset(), one.phase));
+    let expected = (0..1000).map(|offset| (offset, if offset < 900 { Phase::Leased } else { Phase::Waiting }));
+    assert_eq!(phases.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    assert!(paused >= 3, "{paused}");
+}
+
 #[tokio::test]
 async fn a_message_is_given_to_one_receiver_until_it_is_returned_or_done_with() {
     let broker = in_memory();

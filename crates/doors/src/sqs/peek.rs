@@ -27,6 +27,9 @@ pub(super) const OPERATION: Operation = Operation::Read;
 /// Maximum number of messages in one response, and of their bytes.
 const MESSAGES_MAX: usize = 1000;
 const BYTES_MAX: usize = 11 << 20;
+/// Maximum number of messages that one request reads to find those to show, in pages of [`MESSAGES_MAX`]. A queue may
+/// have any number of leased or delayed messages before them.
+const PAGES_MAX: usize = 16;
 /// Placeholder for a receipt, which is not valid.
 const NO_RECEIPT: &str = "SQS/BACKDOOR/ACCESS";
 /// The only action that may be requested here.
@@ -128,7 +131,7 @@ impl Sqs {
         let mut after = None;
         // Groups of a FIFO queue that are blocked by an earlier message.
         let mut held: HashSet<Bytes> = HashSet::new();
-        'pages: loop {
+        'pages: for _ in 0..PAGES_MAX {
             let page = self.broker.queues.peek(found.name(), after, MESSAGES_MAX).await?;
             let Some(last) = page.last() else {
                 break;
