@@ -15,12 +15,13 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use broker::{Held, Identity, Published, TopicStatus};
+use broker::{Answers, Held, Identity, Published, TopicStatus};
 use bytes::{Bytes, BytesMut};
 use engine::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX};
 use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordView, SettingsChange, TopicSettings};
 use http_body_util::BodyExt;
 use net::http::Charge;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -170,6 +171,8 @@ pub(super) struct BodyLimits {
     pub bytes_max: usize,
     /// Bytes available to all bodies that are being read or processed.
     pub all: Arc<Semaphore>,
+    /// Turns for decoding large bodies.
+    pub answers: Answers,
 }
 
 /// A body, with the permit for its bytes.
@@ -365,15 +368,32 @@ pub(super) fn empty(one: &str, json: &str) -> Failure {
 
 /// Improves the error for a JSON body without a list of records, which is most likely meant as one record.
 fn records_expected(body: &Bytes, failure: Failure) -> Failure {
-    match serde_json::from_slice::<serde_json::Value>(body) {
-        Ok(value) if value.get("records").is_none() => {
+    // Nothing is built of the body: its values may take a hundred times its size.
+    let is_object = body.trim_ascii_start().starts_with(b"{");
+    let has_none = match serde_json::from_slice::<AnyRecords>(body) {
+        Ok(AnyRecords { records }) if is_object => records.is_none(),
+        Ok(_) | Err(_) => !is_object && serde_json::from_slice::<IgnoredAny>(body).is_ok(),
+    };
+    match has_none {
+        true => {
             let message = "application/json is {\"records\":[{\"key\":..,\"value\":\"..\"}]}, and this body has no \
                            records; to publish the body itself as one record, send it with another content type (curl \
                            -H 'content-type: text/plain'), or one record per line as application/x-ndjson";
             Error::malformed(message).into()
         }
-        _ => failure,
+        false => failure,
     }
+}
+
+/// An object of which only the presence of records matters.
+#[derive(Deserialize)]
+struct AnyRecords {
+    #[serde(default, deserialize_with = "present")]
+    records: Option<IgnoredAny>,
+}
+
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IgnoredAny>, D::Error> {
+    IgnoredAny::deserialize(deserializer).map(Some)
 }
 
 pub(super) fn parse_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
@@ -384,12 +404,12 @@ pub(super) fn parse_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
     })
 }
 
-/// Reads and decodes the JSON body of a request.
+/// Reads and decodes the JSON body of a request. A large one is decoded without blocking a thread of connections.
 pub(super) async fn whole_json<T: for<'de> Deserialize<'de>>(bodies: &BodyLimits, request: Request) -> Result<T> {
     let (head, body) = request.into_parts();
     let body = read_body(body, bodies).await?;
     expect_json(&head.headers)?;
-    parse_json(&body.bytes)
+    bodies.answers.work(body.bytes.len(), || parse_json(&body.bytes)).await
 }
 
 /// Reads and decodes the JSON body of a request, if it has a body.
@@ -403,7 +423,7 @@ pub(super) async fn optional_json<T: for<'de> Deserialize<'de>>(
         return Ok(None);
     }
     expect_json(&head.headers)?;
-    parse_json(&body.bytes).map(Some)
+    bodies.answers.work(body.bytes.len(), || parse_json(&body.bytes)).await.map(Some)
 }
 
 /// Text frame that a WebSocket client sends.
@@ -668,6 +688,23 @@ pub(super) fn write_json(out: &mut Vec<u8>, value: &impl Serialize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Values of a body that is no list of records are not built to find that out.
+    #[test]
+    fn a_body_without_records_is_told_apart() {
+        let message = |body: &str| {
+            let refused = parse_records(BodyKind::Json, &Bytes::copy_from_slice(body.as_bytes()), None);
+            refused.map(drop).map_err(|failure| failure.error.message)
+        };
+        let expected = |body: &str| message(body).is_err_and(|why| why.contains("this body has no records"));
+        for body in ["{}", r#" {"value":"x"}"#, "[]", "[1]", "[0,0]", "7", "null", r#""records""#] {
+            assert!(expected(body), "{body}: {:?}", message(body));
+        }
+        for body in [r#"{"records":null}"#, r#"{"records":7}"#, r#"{"records":[{}]}"#, r#"{"a":"#, "[0,", "x", "{} {}"]
+        {
+            assert!(message(body).is_err() && !expected(body), "{body}: {:?}", message(body));
+        }
+    }
 
     #[test]
     fn lines_share_their_key_and_are_counted_before_they_are_records() {

@@ -60,7 +60,8 @@ pub(super) async fn publish(State(http): State<Arc<Http>>, Topic(topic): Topic, 
     let kind = BodyKind::of_records(request.headers())?;
     let trace = RequestTrace::of(request.headers());
     let body = codec::read_body(request.into_body(), &http.bodies).await?;
-    let mut records = codec::parse_records(kind, &body.bytes, query.text("key"))?;
+    let decode = || codec::parse_records(kind, &body.bytes, query.text("key"));
+    let mut records = http.broker.answers().work(body.bytes.len(), decode).await?;
     if let Some(trace) = trace {
         records.iter_mut().for_each(|record| trace.add_to(record));
     }
@@ -85,13 +86,16 @@ pub(super) async fn publish_records(
 ) -> Result<PublishedOut> {
     let has_keys = records.iter().any(|record| record.key.is_some());
     let now_ms = broker.now_ms() as i64;
+    let bytes =
+        records.iter().map(|record| size_of::<Record>() + record.value.as_ref().map_or(0, |value| value.len())).sum();
     let batches = if partition.is_none() && has_keys {
         let partitions = broker.partitions_of(topic)?;
         let has_all_keys = records.iter().all(|record| record.key.is_some());
         let keyless = if has_all_keys { None } else { Some(broker.next_partition_of(topic)?) };
-        batches(&records, now_ms, |record| record.key.as_ref().map(|key| for_key(key, partitions)).or(keyless))?
+        let place = |record: &Record| record.key.as_ref().map(|key| for_key(key, partitions)).or(keyless);
+        broker.answers().work(bytes, || batches(&records, now_ms, place)).await?
     } else {
-        batches(&records, now_ms, |_| partition)?
+        broker.answers().work(bytes, || batches(&records, now_ms, |_| partition)).await?
     };
     drop(records);
     let count = batches.len();

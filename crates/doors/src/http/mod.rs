@@ -2,6 +2,7 @@
 
 mod access;
 mod audit;
+mod bounded;
 mod caches;
 mod cluster;
 mod codec;
@@ -236,7 +237,7 @@ impl Peer {
 impl Http {
     fn new(settings: &Settings, broker: Arc<Broker>) -> Arc<Self> {
         let all = Arc::new(Semaphore::new(BODIES_BYTES_MAX.max(settings.body_bytes_max)));
-        let bodies = BodyLimits { bytes_max: settings.body_bytes_max, all };
+        let bodies = BodyLimits { bytes_max: settings.body_bytes_max, all, answers: broker.answers().clone() };
         let crowd = Crowd::start();
         Arc::new(Self {
             broker,

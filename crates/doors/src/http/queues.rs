@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,10 +18,10 @@ use engine::queue::{
 };
 use engine::security::ResourceKind;
 use engine::{Error, ErrorKind, Offset, PartitionId, TopicName};
-use serde::de::{IgnoredAny, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::bounded::{Few, Named};
 use super::codec::{self, BodyKind, Encoding, Query, Topic};
 use super::errors::{Failure, Result};
 use super::map::ROOM_WAIT;
@@ -65,7 +64,7 @@ pub(super) async fn create(
     request: Request,
 ) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
-    let given: Map<String, Value> = codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
+    let given = codec::optional_json(&http.bodies, request).await?.map_or_else(Vec::new, |Named(given)| given);
     let mut new = NewQueue::new(QueueName::parse(&queue)?);
     for (name, value) in given {
         let text = || value.as_str().ok_or_else(|| Error::invalid(format!("{name} is a text, not {value}")));
@@ -100,13 +99,14 @@ pub(super) async fn alter(
     request: Request,
 ) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
-    let wanted: Map<String, Value> = codec::whole_json(&http.bodies, request).await?;
+    let Named(wanted) = codec::whole_json(&http.bodies, request).await?;
     if wanted.is_empty() {
         return Err(
             Error::invalid("name at least one setting to change: lease_ms, attempts_max, dead_letter, ...").into()
         );
     }
-    let dead_letter = names.inner(wanted.get(DEAD_LETTER).and_then(Value::as_str).unwrap_or_default());
+    let dead_letter = wanted.iter().rev().find(|(name, _)| name == DEAD_LETTER);
+    let dead_letter = names.inner(dead_letter.and_then(|(_, topic)| topic.as_str()).unwrap_or_default());
     http.broker.authorize_dead_letters(&identity, &dead_letter).await?;
     let change = |definition: &mut QueueDefinition| {
         wanted.iter().try_for_each(|(name, value)| set(&mut definition.settings, &names, name, value))
@@ -187,44 +187,7 @@ async fn shown(broker: &Broker, names: &Names, definition: &QueueDefinition) -> 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MessagesIn {
-    messages: FewIn,
-}
-
-/// First messages of a list, up to the maximum of one request, and the number of all messages. The others are only
-/// counted.
-struct FewIn {
-    first: Vec<MessageIn>,
-    count: usize,
-}
-
-impl<'de> Deserialize<'de> for FewIn {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
-
-        impl<'de> Visitor<'de> for List {
-            type Value = FewIn;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of messages")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<FewIn, A::Error> {
-                let mut first = Vec::new();
-                while first.len() < SEND_MAX
-                    && let Some(message) = list.next_element()?
-                {
-                    first.push(message);
-                }
-                let mut count = first.len();
-                while count >= SEND_MAX && list.next_element::<IgnoredAny>()?.is_some() {
-                    count += 1;
-                }
-                Ok(FewIn { first, count })
-            }
-        }
-
-        deserializer.deserialize_seq(List)
-    }
+    messages: Few<MessageIn, SEND_MAX>,
 }
 
 #[derive(Deserialize)]
@@ -277,7 +240,8 @@ pub(super) async fn send(State(http): State<Arc<Http>>, Topic(queue): Topic, req
     let kind = BodyKind::of_records(request.headers())?;
     let trace = RequestTrace::of(request.headers());
     let body = codec::read_body(request.into_body(), &http.bodies).await?;
-    let mut drafts = drafts(kind, &body.bytes, &query)?;
+    let decode = || drafts(kind, &body.bytes, &query);
+    let mut drafts = http.broker.answers().work(body.bytes.len(), decode).await?;
     if let Some(trace) = trace {
         drafts.iter_mut().for_each(|draft| trace.add_to_message(&mut draft.headers));
     }
@@ -331,7 +295,7 @@ fn check_count(messages: usize) -> engine::Result<()> {
 }
 
 fn decode_messages(body: &Bytes) -> Result<Vec<Draft>> {
-    let MessagesIn { messages: FewIn { first, count } } = codec::parse_json(body)?;
+    let MessagesIn { messages: Few { first, count } } = codec::parse_json(body)?;
     check_count(count)?;
     let numbered = first
         .into_iter()
@@ -449,15 +413,19 @@ pub(super) async fn receive(
             }
         },
     };
-    let mut messages = Vec::with_capacity(received.len());
-    for one in &received {
-        let receipt = http.broker.queues.seal(&definition, &one.receipt)?;
-        messages.push(MessageOut {
-            receipt: Some(receipt),
-            first_received_ms: Some(one.first_received_ms),
-            ..MessageOut::new(one.id, one.receipt.partition, &one.message, one.attempts, &names)
-        });
-    }
+    let show_all = || -> engine::Result<Vec<MessageOut<'_>>> {
+        let mut messages = Vec::with_capacity(received.len());
+        for one in &received {
+            let receipt = http.broker.queues.seal(&definition, &one.receipt)?;
+            messages.push(MessageOut {
+                receipt: Some(receipt),
+                first_received_ms: Some(one.first_received_ms),
+                ..MessageOut::new(one.id, one.receipt.partition, &one.message, one.attempts, &names)
+            });
+        }
+        Ok(messages)
+    };
+    let messages = answers.work(stored, show_all).await?;
     let lease_ms = wanted.lease_ms.unwrap_or(definition.settings.lease_ms);
     let bytes = held.as_ref().map_or(0, Held::bytes);
     let mut body = answers.work(bytes, || codec::to_json(&ReceivedOut { lease_ms, messages })).await;
@@ -506,16 +474,19 @@ async fn wait_for_messages(
     }
 }
 
+/// Receipts of a request.
+type Receipts = Few<String, { broker::RECEIVE_MAX }>;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AcksIn {
-    receipts: Vec<String>,
+    receipts: Receipts,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NacksIn {
-    receipts: Vec<String>,
+    receipts: Receipts,
     #[serde(default)]
     delay_ms: Option<u64>,
 }
@@ -523,7 +494,7 @@ struct NacksIn {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExtensionsIn {
-    receipts: Vec<String>,
+    receipts: Receipts,
     lease_ms: u64,
 }
 
@@ -564,11 +535,12 @@ pub(super) async fn extend(State(http): State<Arc<Http>>, Topic(queue): Topic, r
 async fn settle(
     broker: &Broker,
     queue: &str,
-    texts: Vec<String>,
+    receipts: Receipts,
     change: impl AsyncFnOnce(Vec<Receipt>) -> engine::Result<Vec<Result<(), LeaseError>>>,
 ) -> Result<Response> {
-    if texts.is_empty() || texts.len() > broker::RECEIVE_MAX {
-        let message = format!("receipts: 1 to {} at a time, not {}", broker::RECEIVE_MAX, texts.len());
+    let Few { first: texts, count } = receipts;
+    if !(1..=broker::RECEIVE_MAX).contains(&count) {
+        let message = format!("receipts: 1 to {} at a time, not {count}", broker::RECEIVE_MAX);
         return Err(Error::invalid(message).into());
     }
     let definition = broker.queues.get(queue).await?;
