@@ -157,8 +157,10 @@ impl Door {
             let transforms = transforms.map_err(|failure| Error::new(ErrorKind::Internal, failure.message))?;
             let Some(functions) = functions(transforms) else {
                 let received = self.broker.queues.receive(name, receive).await?;
+                let bytes = received.iter().map(|received| received.message.bytes()).sum();
                 let deliver = |received| Delivery { message: pull::message(self, &received), received };
-                return Ok(received.into_iter().map(deliver).collect());
+                let deliver_all = || received.into_iter().map(deliver).collect();
+                return Ok(self.broker.answers().work(bytes, deliver_all).await);
             };
             let wait = until.saturating_duration_since(Instant::now());
             let some = Receive { max: receive.max.min(TOGETHER_MAX), wait, ..*receive };
