@@ -33,6 +33,11 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Maximum time that a stream waits for memory for its next chunk. Then its client receives an error and should
 /// reconnect.
 const ROOM_WAIT: Duration = Duration::from_secs(30);
+/// Number of checks, and their interval, within which a WebSocket message must arrive after its first bytes.
+const MESSAGE_CHECKS_MAX: u32 = 4;
+const MESSAGE_CHECK: Duration = Duration::from_secs(15);
+/// Bytes of a control frame of a client in addition to its payload: its head and its mask.
+const CONTROL_HEAD_BYTES: usize = 6;
 /// Maximum size of the reason in the close frame of a WebSocket.
 const CLOSE_REASON_BYTES_MAX: usize = 123;
 /// Header that tells proxies not to buffer events.
@@ -546,6 +551,12 @@ impl Session {
         let mut keep_alive = keep_alive();
         let mut publishing: Option<Publishing> = None;
         let mut is_draining = false;
+        let connection = self.peer.connection.clone();
+        let unfinished = connection.limit_unfinished(&self.http.bodies.all);
+        let mut checks = interval_at(Instant::now() + MESSAGE_CHECK, MESSAGE_CHECK);
+        // While a client does not read, its messages are not read either, and there are no checks.
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checked = 0;
         loop {
             while self.events.has_taken() {
                 let mut out = Frames { frames: Vec::new(), bytes: 0 };
@@ -561,14 +572,38 @@ impl Session {
                 // Publishes run one after the other, so that the responses are in the order of the publishes.
                 frame = socket.recv(), if publishing.is_none() => match frame {
                     None | Some(Ok(Message::Close(_))) => return Err(End::Client),
-                    Some(frame) => match self.take_frame(frame?) {
-                        Ok(begun) => publishing = begun,
-                        Err(failure) => socket.send(text(&failure.body())).await?,
-                    },
+                    Some(frame) => {
+                        let frame = frame?;
+                        // Control frames may arrive between the frames of a message.
+                        if let Message::Ping(payload) | Message::Pong(payload) = &frame {
+                            unfinished.subtract(CONTROL_HEAD_BYTES + payload.len());
+                            continue;
+                        }
+                        match self.take_frame(frame) {
+                            // Its bytes are released once it is published.
+                            Ok(begun) => publishing = begun,
+                            Err(failure) => {
+                                unfinished.finish();
+                                checked = 0;
+                                socket.send(text(&failure.body())).await?;
+                            }
+                        }
+                    }
                 },
                 answer = finish(&mut publishing) => {
                     publishing = None;
+                    unfinished.finish();
+                    checked = 0;
                     socket.send(answer).await?;
+                }
+                _ = checks.tick() => {
+                    let is_unfinished = unfinished.bytes() > 0 && publishing.is_none();
+                    checked = if is_unfinished { checked + 1 } else { 0 };
+                    if checked > MESSAGE_CHECKS_MAX {
+                        let seconds = (MESSAGE_CHECK * MESSAGE_CHECKS_MAX).as_secs();
+                        let message = format!("a message did not arrive within {seconds} s: send it again");
+                        return Err(End::Error(Error::new(ErrorKind::Timeout, message)));
+                    }
                 }
                 _ = keep_alive.tick() => socket.send(Message::Ping(Bytes::new())).await?,
                 () = self.peer.drain.begun(), if !is_draining => {

@@ -5,8 +5,8 @@ use std::error::Error;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use hyper::body::{Body, Incoming};
@@ -17,6 +17,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::activity::{Activity, Overdue, Phase, Timeouts};
@@ -25,6 +26,7 @@ use super::exchange::exchange;
 use super::refusal::{Reason, Refusal};
 use super::server::Shared;
 use super::stats::HttpStats;
+use super::unfinished::Unfinished;
 use super::wire::Wire;
 use crate::gate::expect_open;
 use crate::tls::PeerIdentity;
@@ -50,6 +52,8 @@ pub struct Connection {
     listener: Arc<Listening>,
     drain: Drain,
     permit: ConnectionPermit,
+    /// Bytes of its unfinished message, once the connection has switched to a protocol with messages.
+    pub(super) unfinished: OnceLock<Unfinished>,
     /// Value that the service keeps with the connection. It is dropped with it.
     pub attachment: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -81,6 +85,7 @@ impl Connection {
             listener,
             drain,
             permit,
+            unfinished: OnceLock::new(),
             attachment: Mutex::default(),
         }
     }
@@ -99,6 +104,12 @@ impl Connection {
     /// Fails if the service may no longer answer.
     pub(super) fn expect_open(&self) -> io::Result<()> {
         expect_open(self.listener.gate.as_ref())
+    }
+
+    /// Counts the bytes of unfinished messages from now on, within a budget that connections share. Beyond it, reading
+    /// fails. The caller reports whole messages.
+    pub fn limit_unfinished(&self, budget: &Arc<Semaphore>) -> &Unfinished {
+        self.unfinished.get_or_init(|| Unfinished::new(budget.clone()))
     }
 
     /// Returns the guard that reports when the connection has to end.

@@ -17,6 +17,7 @@ mod rate;
 mod refusal;
 mod server;
 mod stats;
+mod unfinished;
 mod wire;
 
 use std::error::Error;
@@ -43,6 +44,7 @@ pub use policy::{foreign_page, is_followed_link, is_own_origin};
 pub use refusal::{Reason, Refusal, RefusalBody, plain_text};
 pub use server::HttpServer;
 pub use stats::HttpStats;
+pub use unfinished::Unfinished;
 
 pub use crate::listen::Plaintext;
 use crate::tls::Tls;

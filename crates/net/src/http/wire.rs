@@ -115,6 +115,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
             this.connection.expect_open()?;
             this.connection.stats.add_read(n);
             this.connection.activity.read();
+            if let Some(unfinished) = this.connection.unfinished.get() {
+                unfinished.add(n)?;
+            }
         }
         Poll::Ready(Ok(()))
     }
