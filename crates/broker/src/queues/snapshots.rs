@@ -1,6 +1,6 @@
 //! Snapshots of queues: the unfinished messages at one moment are kept, and a queue can return to that state.
 
-use engine::queue::{Snapshot, SnapshotPartition};
+use engine::queue::{Snapshot, SnapshotHead, SnapshotPartition};
 
 use super::QUEUES;
 use engine::{Error, ErrorKind, Result};
@@ -53,16 +53,23 @@ impl Queues {
         Snapshot::decode(&stored.ok_or_else(|| Error::not_found(format!("there is no snapshot {name}")))?)
     }
 
-    /// Returns the snapshots whose names begin with `prefix`, in the order of their names.
-    pub async fn snapshots(&self, prefix: &str) -> Result<Vec<(String, Snapshot)>> {
+    /// Returns the snapshots whose names begin with `prefix`, in the order of their names, without their offsets.
+    pub async fn snapshots(&self, prefix: &str) -> Result<Vec<(String, SnapshotHead)>> {
         self.restored().await?;
         let stored = self.read_documents(SNAPSHOT, prefix).into_iter();
-        stored.map(|(name, bytes)| Ok((name, Snapshot::decode(&bytes)?))).collect()
+        stored.map(|(name, bytes)| Ok((name, SnapshotHead::decode(&bytes)?))).collect()
+    }
+
+    /// Returns a snapshot without its offsets.
+    pub async fn snapshot_head(&self, name: &str) -> Result<SnapshotHead> {
+        self.restored().await?;
+        let stored = self.read_document(SNAPSHOT, name);
+        SnapshotHead::decode(&stored.ok_or_else(|| Error::not_found(format!("there is no snapshot {name}")))?)
     }
 
     pub async fn delete_snapshot(&self, name: &str) -> Result<()> {
         let act = async {
-            let snapshot = self.snapshot(name).await?;
+            let snapshot = self.snapshot_head(name).await?;
             let _control = self.hold().await?;
             self.write_document(SNAPSHOT, name, None).await?;
             if let Some(topic) = self.core.existing_topic(snapshot.topic.as_str()) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use broker::SeekTo;
 use engine::ErrorKind;
-use engine::queue::Snapshot as Kept;
+use engine::queue::SnapshotHead as Kept;
 use prost::Message;
 
 use super::errors::{Code, Failure, Result};
@@ -64,7 +64,7 @@ async fn shown(door: &Door, inner: &str, kept: &Kept) -> Result<Option<Snapshot>
 
 async fn find_kept(door: &Door, name: &Name) -> Result<(Kept, Snapshot)> {
     let inner = door.names.inner(name);
-    let kept = match door.broker.queues.snapshot(&inner).await {
+    let kept = match door.broker.queues.snapshot_head(&inner).await {
         Err(error) if error.kind == ErrorKind::NotFound => return Err(missing()),
         kept => kept?,
     };

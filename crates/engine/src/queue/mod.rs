@@ -34,7 +34,7 @@ pub use line::{GroupId, group_of};
 pub use message::{Message, MessageId, header, header_of, text_of};
 pub use named::SettingValue;
 pub use record::{Cursor, QueueDefinition, QueueId, QueueRecord};
-pub use snapshot::{Snapshot, SnapshotPartition};
+pub use snapshot::{Snapshot, SnapshotHead, SnapshotPartition};
 pub use taking::{Call, LOOK_AHEAD_MAX, Look, Taken};
 
 /// Topic that persists the definitions of queues and their delivered messages.

@@ -28,6 +28,29 @@ pub struct Snapshot {
     pub partitions: Vec<SnapshotPartition>,
 }
 
+/// A snapshot without its offsets, of which there may be many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotHead {
+    pub topic: TopicName,
+    pub topic_id: TopicId,
+    pub created_ms: u64,
+    pub expires_ms: u64,
+}
+
+impl SnapshotHead {
+    /// Decodes only the beginning of a snapshot.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        Self::read(&mut Fields(bytes))
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self> {
+        fields.check_version("snapshot", VERSION)?;
+        let topic = TopicName::parse(fields.text()?)?;
+        let topic_id = TopicId::new(fields.u64()?, fields.u64()?);
+        Ok(Self { topic, topic_id, created_ms: fields.u64()?, expires_ms: fields.u64()? })
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotPartition {
     pub next: Offset,
@@ -87,11 +110,7 @@ impl Snapshot {
 
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut fields = Fields(bytes);
-        fields.check_version("snapshot", VERSION)?;
-        let topic = TopicName::parse(fields.text()?)?;
-        let topic_id = TopicId::new(fields.u64()?, fields.u64()?);
-        let created_ms = fields.u64()?;
-        let expires_ms = fields.u64()?;
+        let SnapshotHead { topic, topic_id, created_ms, expires_ms } = SnapshotHead::read(&mut fields)?;
         let partitions = (0..fields.u32()?).map(|_| {
             let next = fields.u64()?;
             let pending = (0..fields.u32()?).map(|_| Ok((fields.u64()?, fields.u32()?)));
@@ -124,5 +143,20 @@ mod tests {
             Snapshot::decode(&bytes[..end]).expect_err("cut short");
         }
         SnapshotPartition::of(u64::MAX, (0..40_000).step_by(2)).expect_err("too scattered");
+    }
+
+    /// The offsets of a snapshot are not read for its head, of which lists and expiry need many.
+    #[test]
+    fn the_head_of_a_snapshot_is_decoded_alone() {
+        let partition = SnapshotPartition::of(20, [3, 4]).expect("few runs");
+        let topic = TopicName::parse("t").expect("a name");
+        let head = SnapshotHead { topic: topic.clone(), topic_id: TopicId::new(3, 4), created_ms: 1, expires_ms: 2 };
+        let snapshot =
+            Snapshot { topic, topic_id: TopicId::new(3, 4), created_ms: 1, expires_ms: 2, partitions: vec![partition] };
+        let encoded = snapshot.encode();
+        assert_eq!(SnapshotHead::decode(&encoded), Ok(head.clone()));
+        let without = Snapshot { partitions: Vec::new(), ..snapshot }.encode().len() - size_of::<u32>();
+        assert_eq!(SnapshotHead::decode(&encoded[..without]), Ok(head));
+        assert!(SnapshotHead::decode(&encoded[..without - 1]).is_err());
     }
 }
