@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -187,6 +188,18 @@ impl Identity {
     /// Creates the identity of a client that has not logged in.
     pub fn anonymous(host: &str) -> Self {
         Self::new(UserName::anonymous(), [], host)
+    }
+
+    /// Returns text that is equal for two clients only if the same is decided for them, also after a login has ended.
+    pub fn decided_by(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        match &self.proof {
+            Proof::Password(stored_key) => stored_key.hash(&mut hasher),
+            Proof::Certificate(certificate, _) => certificate.chain.hash(&mut hasher),
+            Proof::Lasting | Proof::Token(_) | Proof::AccessKey(_) | Proof::Issued { .. } => {}
+        }
+        self.session.as_ref().map(|used| used.session().ends_ms()).hash(&mut hasher);
+        format!("{self} {:?} {:x}", self.proof, hasher.finish())
     }
 
     pub fn user(&self) -> &UserName {
@@ -454,8 +467,27 @@ const _: () = {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use engine::security::{Acl, Credential, Mechanism, Pattern, PatternKind, SecurityRecord, Users};
+
+    #[test]
+    fn logins_that_end_separately_differ_in_what_they_are_decided_by() {
+        let user = UserName::parse("ann").expect("a name");
+        let proved = |proof| Identity::new(user.clone(), [], "here").proved_by(proof).decided_by();
+        let proofs = || {
+            vec![
+                Proof::Lasting,
+                Proof::Password([1].into()),
+                Proof::Password([2].into()),
+                Proof::Issued { expires_ms: 1, has_tenant: false },
+                Proof::Issued { expires_ms: 2, has_tenant: false },
+            ]
+        };
+        let all: BTreeSet<String> = proofs().into_iter().chain(proofs()).map(proved).collect();
+        assert_eq!(all.len(), proofs().len());
+    }
 
     fn acl(name: &str, is_allowed: bool) -> Acl {
         Acl {

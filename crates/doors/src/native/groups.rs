@@ -163,7 +163,7 @@ fn readable(broker: &Arc<Broker>, caller: &Arc<broker::Identity>, pattern: Patte
         return pattern;
     }
     let text = pattern.as_str().to_owned();
-    let whose = caller.to_string();
+    let whose = caller.decided_by();
     let caller = caller.clone();
     let broker = Arc::downgrade(broker);
     Pattern::Rule(Rule::new(&text, &whose, move |topic| {

@@ -149,7 +149,7 @@ fn rule(broker: &Arc<Broker>, caller: &Caller, text: &str) -> Outcome<Pattern> {
     let tenant = caller.tenant().cloned();
     let shown = tenant.as_ref().map_or_else(|| text.to_owned(), |tenant| tenants::broker_pattern(tenant, text));
     let identity = caller.identity.clone();
-    let whose = if broker.is_authorizing() { identity.to_string() } else { String::new() };
+    let whose = if broker.is_authorizing() { identity.decided_by() } else { String::new() };
     let broker = Arc::downgrade(broker);
     let takes = move |topic: &TopicName| {
         let topic = topic.as_str();
