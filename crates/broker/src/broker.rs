@@ -147,7 +147,7 @@ impl Broker {
         let security = Arc::new(Security::new(core.clone(), own.pop())?);
         let queues = Arc::new(Queues::new(core.clone()));
         let documents = Arc::new(Documents::new(queues.clone()));
-        let groups = Arc::new(Groups::new(core.clone(), queues.clone(), documents.clone(), groups));
+        let groups = Arc::new(Groups::new(core.clone(), queues.clone(), documents.clone(), security.clone(), groups));
         let transactions = Arc::new(Transactions::new(core.clone(), groups.clone(), transactions));
         let streams = Arc::new(Streams::new(core.clone(), queues.clone(), streams));
         let caches = Arc::new(Caches::new(core.clone(), streams.clone(), has_caches));
@@ -166,6 +166,7 @@ impl Broker {
         broker.core.start_audit(first);
         first.spawn(upkeep::sweep_retention(Arc::downgrade(&broker.queues)));
         first.spawn(groups::keep_time(Arc::downgrade(&broker.groups)));
+        first.spawn(groups::keep_targets(Arc::downgrade(&broker.groups)));
         first.spawn(transactions::keep_time(Arc::downgrade(&broker.transactions)));
         first.spawn(caches::keep_time(Arc::downgrade(&broker.caches)));
         Ok(broker)

@@ -14,6 +14,7 @@ use crate::admission::LogBudget;
 use crate::answers::Answers;
 use crate::audit::Audit;
 use crate::backup_table::Backups;
+use crate::changed_topics::ChangedTopics;
 use crate::channels::Listeners;
 use crate::checking::Checking;
 use crate::connection_limits::ConnectionLimits;
@@ -70,10 +71,7 @@ pub struct Core {
     pub(crate) suggestions: Suggestions,
     /// Views that keep something about each topic.
     pub(crate) observers: Vec<Arc<dyn TopicObserver>>,
-    /// Number of the catalog's current version: it rises with every topic that is created, grown or deleted.
-    pub(crate) catalog_version: AtomicU64,
-    /// Notified with every new version of the catalog.
-    pub(crate) catalog_changed: Arc<Notify>,
+    pub(crate) changed_topics: ChangedTopics,
     /// Notified when a topic was created.
     pub(crate) topic_created: Notify,
     /// `true` once it is known which transactions are open: no transactional batch is accepted before.
@@ -158,8 +156,7 @@ impl Core {
             checking: Checking::default(),
             suggestions: Suggestions::default(),
             observers,
-            catalog_version: AtomicU64::new(1),
-            catalog_changed: Arc::default(),
+            changed_topics: ChangedTopics::default(),
             topic_created: Notify::new(),
             admits_transactions: AtomicBool::new(false),
             searches: Semaphore::new(SEARCHING_THREADS),

@@ -34,6 +34,7 @@ mod permit;
 mod limited;
 mod joining;
 mod topics;
+mod changed_topics;
 mod channels;
 mod ordered;
 mod state_log;

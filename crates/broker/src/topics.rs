@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use engine::ids::{is_inbox, is_internal};
 use engine::mesh::MeshMode;
@@ -384,16 +383,14 @@ impl Core {
     /// Number that rises with every topic that is created, grown or deleted, from 1 on startup. Inboxes do not count: no
     /// group reads one.
     pub fn catalog_version(&self) -> u64 {
-        self.catalog_version.load(Ordering::Acquire)
+        self.changed_topics.version()
     }
 
     fn catalog_changed(&self, name: &TopicName) {
         self.mesh.note_change();
-        if name.is_inbox() {
-            return;
+        if !name.is_inbox() {
+            self.changed_topics.note(name);
         }
-        self.catalog_version.fetch_add(1, Ordering::Release);
-        self.catalog_changed.notify_one();
     }
 
     /// Returns the number of partitions of all topics together.

@@ -65,6 +65,9 @@ pub const GROUP_MEMBERS_MAX: usize = 512;
 pub const GROUP_TOPICS_MAX: usize = 256;
 /// Maximum length in bytes of all names of topics and patterns that one member subscribes to, together.
 pub const GROUP_TOPICS_BYTES_MAX: usize = 4096;
+/// Maximum number of different wildcards and regular expressions of all members of one group: each is compared with
+/// every new topic.
+pub const GROUP_PATTERNS_MAX: usize = 2048;
 /// Maximum number of partitions that one consumer group assigns, and of partitions with a committed offset in one
 /// group.
 pub const GROUP_PARTITIONS_MAX: usize = 16_384;

@@ -1,6 +1,7 @@
 //! Topics of a subscription: one name, or a pattern with `*` and `>`.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -9,7 +10,7 @@ use crate::ids::{TopicName, is_name_char};
 use crate::limits::TOPIC_NAME_BYTES_MAX;
 
 /// Name or pattern: `orders.*` matches one token, `orders.>` one or more to the end; text without a wildcard is a name.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Pattern {
     Topic(TopicName),
     Wildcard(Box<str>),
@@ -70,6 +71,12 @@ impl PartialEq for Rule {
 }
 
 impl Eq for Rule {}
+
+impl Hash for Rule {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.text, &self.whose).hash(state);
+    }
+}
 
 impl fmt::Debug for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

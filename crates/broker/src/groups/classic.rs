@@ -9,7 +9,6 @@ use engine::groups::{
 use engine::limits::GROUPS_PROTOCOLS_BYTES_MAX;
 use engine::{Error, Result, TopicPartition};
 
-use super::catalog::Topics;
 use super::{Cell, GroupTable, Outcome};
 use crate::groups::Groups;
 use crate::wakes::Wakes;
@@ -67,7 +66,7 @@ impl Groups {
             };
             let now = coordinator.now();
             let entry =
-                self.change(&cell, true, |group| group.join_classic(join.clone(), delay_ms, &Topics(&self.core), now));
+                self.change(&cell, true, |group| group.join_classic(join.clone(), delay_ms, &self.topics(), now));
             let entry = match entry.await {
                 // The group was deleted concurrently.
                 Err(refused) if refused.reason == Reason::NoSuchGroup => continue,
@@ -76,6 +75,10 @@ impl Groups {
             coordinator.recount(&cell);
             // The deadline of the member may be the next one.
             coordinator.changed.notify_one();
+            if entry.is_ok() {
+                // If this fails, it is made later.
+                self.settle(&cell).await.unwrap_or_default();
+            }
             return match entry? {
                 Entry::Named(id) => Ok(Entered::Named(id)),
                 Entry::Waits { who, ticket } => {
@@ -127,9 +130,8 @@ impl Groups {
         let coordinator = self.restored().await?;
         let cell = coordinator.find_for(name, who)?;
         let now = coordinator.now();
-        let beat = self
-            .change(&cell, false, |group| group.heartbeat_classic(who, generation, &Topics(&self.core), now))
-            .await?;
+        let beat =
+            self.change(&cell, false, |group| group.heartbeat_classic(who, generation, &self.topics(), now)).await?;
         if beat.is_err() {
             // The member must join again by a deadline, which may be the next one.
             coordinator.changed.notify_one();

@@ -7,6 +7,8 @@ mod catalog;
 mod classic;
 mod log;
 mod member_ids;
+mod plan_turns;
+mod planning;
 mod recording;
 mod restore;
 mod share;
@@ -39,13 +41,14 @@ use crate::metrics::Counter;
 use crate::peers::{Created, Peers};
 use crate::queues::Queues;
 use crate::restored::Restored;
+use crate::security::Security;
 use crate::topic::Topic;
 use crate::wakes::Wakes;
 
-use catalog::Topics;
 use log::{OFFSETS, append_offsets};
 
 pub use classic::Entered;
+pub(crate) use planning::keep_targets;
 pub use share::{SHARE_IN_FLIGHT_MAX, ShareBeat, ShareGroupMember, ShareGroupStatus, ShareStart};
 pub use status::{ClassicInfo, GroupMember, GroupPartition, GroupStatus, GroupSummary};
 pub(crate) use timers::keep_time;
@@ -60,6 +63,7 @@ pub struct Groups {
     core: Arc<Core>,
     queues: Arc<Queues>,
     documents: Arc<Documents>,
+    security: Arc<Security>,
     table: Arc<GroupTable>,
 }
 
@@ -67,6 +71,7 @@ pub struct Groups {
 pub(crate) struct GroupTable {
     groups: RwLock<HashMap<GroupName, Arc<Cell>>>,
     shares: share_groups::ShareGroups,
+    planning: plan_turns::Planning,
     /// Done once the groups have been read from the topic of offsets.
     restored: Restored,
     /// A deadline may have come nearer.
@@ -100,6 +105,8 @@ struct Cell {
     news: Notify,
     /// Held while the group's own state is written to the topic of offsets.
     saving: tokio::sync::Mutex<()>,
+    /// Held while a plan of the group runs.
+    planning: tokio::sync::Mutex<()>,
     /// Number of committed offsets of all groups, shared with the coordinator.
     offsets: Arc<AtomicUsize>,
 }
@@ -157,6 +164,7 @@ impl GroupTable {
             clock,
             groups: RwLock::default(),
             shares: share_groups::ShareGroups::default(),
+            planning: plan_turns::Planning::default(),
             restored: Restored::default(),
             changed: Arc::default(),
             offsets: Arc::default(),
@@ -312,6 +320,7 @@ impl Cell {
             }),
             news: Notify::new(),
             saving: tokio::sync::Mutex::default(),
+            planning: tokio::sync::Mutex::default(),
         }
     }
 
@@ -354,13 +363,21 @@ impl TopicObserver for GroupTable {
             cell.state.lock().record(core, &mut wakes);
             cell.news.notify_waiters();
         }
-        self.shares.forget_topic(&topic.name);
+        if self.shares.forget_topic(&topic.name) {
+            self.planning.due.notify_one();
+        }
     }
 }
 
 impl Groups {
-    pub(crate) fn new(core: Arc<Core>, queues: Arc<Queues>, documents: Arc<Documents>, table: Arc<GroupTable>) -> Self {
-        Self { core, queues, documents, table }
+    pub(crate) fn new(
+        core: Arc<Core>,
+        queues: Arc<Queues>,
+        documents: Arc<Documents>,
+        security: Arc<Security>,
+        table: Arc<GroupTable>,
+    ) -> Self {
+        Self { core, queues, documents, security, table }
     }
 
     pub(crate) fn table(&self) -> &GroupTable {
@@ -377,7 +394,7 @@ impl Groups {
             let now = coordinator.now();
             let who = join.who.clone();
             let joined = self.change(&cell, true, |group| {
-                let beat = group.join(join.clone(), &Topics(&self.core), now)?;
+                let beat = group.join(join.clone(), &self.topics(), now)?;
                 group.reconcile(&who, now).map(|_| beat)
             });
             match joined.await {
@@ -388,6 +405,8 @@ impl Groups {
                     coordinator.recount(&cell);
                     // The deadline of the member may be the next one.
                     coordinator.changed.notify_one();
+                    // If this fails, it is made later.
+                    self.settle(&cell).await.unwrap_or_default();
                     return self.answer(&cell, &who, (beat, 0), true, Duration::ZERO).await;
                 }
             }
@@ -399,9 +418,10 @@ impl Groups {
         let coordinator = self.restored().await?;
         let cell = coordinator.find_for(name, &beat.who)?;
         let now = coordinator.now();
+        let is_resubscribing = beat.topics.is_some();
         let number = self.change(&cell, false, |group| {
             if let Some(topics) = beat.topics {
-                group.resubscribe(&beat.who, beat.epoch, topics, &Topics(&self.core))?;
+                group.resubscribe(&beat.who, beat.epoch, topics, &self.topics())?;
             }
             if let Some(timeout_ms) = beat.session_timeout_ms
                 && group.set_session_timeout(&beat.who, beat.epoch, timeout_ms)?
@@ -409,10 +429,13 @@ impl Groups {
                 // The deadline of the member may be the next one.
                 coordinator.changed.notify_one();
             }
-            let number = group.beat(&beat.who, beat.epoch, beat.owned.as_ref(), &Topics(&self.core), now)?;
+            let number = group.beat(&beat.who, beat.epoch, beat.owned.as_ref(), &self.topics(), now)?;
             group.reconcile(&beat.who, now).map(|_| number)
         });
         let number = number.await??;
+        if is_resubscribing {
+            self.settle(&cell).await.unwrap_or_default();
+        }
         self.answer(&cell, &beat.who, (number, beat.epoch), beat.owned.is_some(), beat.wait).await
     }
 
@@ -485,10 +508,14 @@ impl Groups {
                 if state.group.to_save(is_joining).is_none() {
                     let version = state.group.version();
                     let epoch = state.group.epoch();
+                    let was_due = state.group.is_due();
                     let done = work(&mut state.group);
                     self.table.counts.rebalances.add((state.group.epoch() - epoch).into());
                     if state.group.version() != version {
                         cell.news.notify_waiters();
+                    }
+                    if state.group.is_due() && !was_due {
+                        self.table.planning.due.notify_one();
                     }
                     state.record(&self.core, &mut wakes);
                     return Ok(done);

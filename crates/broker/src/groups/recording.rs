@@ -3,7 +3,6 @@
 
 use engine::Error;
 
-use super::catalog::Topics;
 use super::log::{append_offsets, settled_offsets};
 use super::{Cell, Groups, Outcome, State};
 use crate::core::Core;
@@ -31,12 +30,14 @@ impl State {
 }
 
 impl Groups {
-    /// Resolves the subscriptions of a group if topics may have changed. Those of a group that was restored are not
-    /// known before, nor which partitions belong to nobody.
+    /// Compares the subscriptions of a group with the topics that have changed. Those of a group that was restored are
+    /// not known before, nor which partitions belong to nobody.
     pub(super) async fn refresh(&self, cell: &Cell) -> Outcome {
-        let topics = Topics(&self.core);
-        if cell.state.lock().group.is_outdated(&topics) {
+        let topics = self.topics();
+        let is_outdated = cell.state.lock().group.is_outdated(&topics);
+        if is_outdated {
             self.change(cell, false, |group| group.refresh(&topics)).await?;
+            self.resolve(cell).await?;
         }
         Ok(())
     }

@@ -10,7 +10,6 @@ use engine::queue::{QueueName, QueueSettings, RETENTION_MS_MAX};
 use engine::{Error, Offset, PartitionId, Pattern, Result, TopicName, TopicPartition};
 
 use super::Outcome;
-use super::catalog::Topics;
 use crate::groups::Groups;
 use crate::peers::Created;
 use crate::queues::{AcquireFrom, NewQueue, QueuePosition, QueueStart, SeekTo};
@@ -81,8 +80,8 @@ impl Groups {
         if coordinator.groups.read().contains_key(name) {
             return Err(GroupError::new(Reason::NoSuchGroup, format!("group '{name}' is not a share group")));
         }
-        let turn = {
-            let mut groups = coordinator.shares.0.lock();
+        let (member, turn) = {
+            let mut groups = coordinator.shares.groups.lock();
             if groups.len() >= GROUPS_MAX && !groups.contains_key(name) {
                 return Err(Error::busy(format!(
                     "share group limit reached ({GROUPS_MAX} with members): end all members of one first"
@@ -93,14 +92,16 @@ impl Groups {
                 self.core.peers().admit(Created::Group)?;
             }
             let group = groups.entry(name.clone()).or_insert_with(|| ShareGroup::new(name.clone()));
-            let turn = group.join(join, &Topics(&self.core), coordinator.now());
+            let member = join.member.clone();
+            let turn = group.join(join, &self.topics(), coordinator.now());
             if group.is_empty() {
                 groups.remove(name);
             }
-            turn?
+            (member, turn?)
         };
         // The deadline of the member may be the next one.
         coordinator.changed.notify_one();
+        let turn = self.planned_turn(name, &member, turn).await?;
         self.prepare(name, turn, start).await
     }
 
@@ -108,8 +109,9 @@ impl Groups {
     pub async fn share_group_heartbeat(&self, name: &GroupName, beat: ShareBeat, start: ShareStart) -> Outcome<Turn> {
         let coordinator = self.restored().await?;
         let ShareBeat { member, epoch, topics, session_timeout_ms } = beat;
-        let turn = {
-            let mut groups = coordinator.shares.0.lock();
+        let is_resubscribing = topics.is_some();
+        let mut turn = {
+            let mut groups = coordinator.shares.groups.lock();
             // After a restart, members have to join again.
             let unknown =
                 || GroupError::new(Reason::UnknownMember, format!("{member} is not a member of group {name}"));
@@ -118,9 +120,30 @@ impl Groups {
                 // The deadline of the member may be the next one.
                 coordinator.changed.notify_one();
             }
-            group.beat(&member, epoch, topics, &Topics(&self.core), coordinator.now())?
+            let turn = group.beat(&member, epoch, topics, &self.topics(), coordinator.now())?;
+            if group.is_due() {
+                coordinator.planning.due.notify_one();
+            }
+            turn
         };
+        if is_resubscribing {
+            turn = self.planned_turn(name, &member, turn).await?;
+        }
         self.prepare(name, turn, start).await
+    }
+
+    /// Returns the turn of a member once the targets of its group are renewed, if they are due.
+    async fn planned_turn(&self, name: &GroupName, member: &MemberId, turn: Turn) -> Outcome<Turn> {
+        if !self.table.shares.is_due(name) {
+            return Ok(turn);
+        }
+        // If this fails, or the member leaves, it is made later.
+        self.table.planning.due.notify_one();
+        self.settle_share_group(name).await.unwrap_or_default();
+        let mut groups = self.table.shares.groups.lock();
+        let group = groups.get_mut(name).ok_or_else(|| no_such_share_group(name))?;
+        let later = group.beat(member, turn.epoch, None, &self.topics(), self.table.now())?;
+        Ok(if later.assignment.is_some() { later } else { turn })
     }
 
     /// Creates the missing queues over all topics that are assigned to a member.
@@ -138,9 +161,12 @@ impl Groups {
 
     pub async fn leave_share_group(&self, name: &GroupName, member: &MemberId) -> Outcome {
         let coordinator = self.restored().await?;
-        let mut groups = coordinator.shares.0.lock();
+        let mut groups = coordinator.shares.groups.lock();
         let group = groups.get_mut(name).ok_or_else(|| no_such_share_group(name))?;
         group.leave(member)?;
+        if group.is_due() {
+            coordinator.planning.due.notify_one();
+        }
         if group.is_empty() {
             groups.remove(name);
         }
@@ -181,13 +207,13 @@ impl Groups {
         let kept = self.documents.list(SHARE_GROUP, "").await?.into_iter();
         let mut all: BTreeMap<GroupName, bool> =
             kept.filter_map(|(name, _)| Some((GroupName::parse(&name).ok()?, false))).collect();
-        all.extend(coordinator.shares.0.lock().keys().map(|name| (name.clone(), true)));
+        all.extend(coordinator.shares.groups.lock().keys().map(|name| (name.clone(), true)));
         Ok(all)
     }
 
     pub async fn describe_share_group(&self, name: &GroupName) -> Outcome<ShareGroupStatus> {
         let coordinator = self.restored().await?;
-        if let Some(group) = coordinator.shares.0.lock().get(name) {
+        if let Some(group) = coordinator.shares.groups.lock().get(name) {
             let members = group.members().map(|member| ShareGroupMember {
                 id: member.id.clone(),
                 client: member.client.to_owned(),
@@ -277,7 +303,7 @@ impl Groups {
     /// Checks that the share group exists and has no members.
     pub async fn check_share_group_empty(&self, name: &GroupName, what: &str) -> Outcome {
         let coordinator = self.restored().await?;
-        if let Some(group) = coordinator.shares.0.lock().get(name) {
+        if let Some(group) = coordinator.shares.groups.lock().get(name) {
             return group.check_empty(what);
         }
         self.documents.get(SHARE_GROUP, name.as_str()).await?.map(drop).ok_or_else(|| no_such_share_group(name))

@@ -3,10 +3,9 @@
 use std::sync::Weak;
 use std::time::Duration;
 
-use engine::groups::{Group, Reason};
+use engine::groups::{Group, GroupName, Reason};
 
-use super::catalog::Topics;
-use super::{Cell, Groups, Outcome, no_such_group};
+use super::{Groups, Outcome, no_such_group};
 
 /// Minimum interval between checks of the timeouts.
 const TICK: Duration = Duration::from_millis(10);
@@ -18,18 +17,22 @@ impl Groups {
     /// changed.
     async fn tick(&self) {
         let coordinator = &self.table;
-        coordinator.counts.expired_members.add(coordinator.shares.expire(&self.core, coordinator.now()));
+        let (expired, is_due) = coordinator.shares.expire(self.topics(), coordinator.now()).await;
+        coordinator.counts.expired_members.add(expired);
+        if is_due {
+            coordinator.planning.due.notify_one();
+        }
         for cell in coordinator.cells() {
             let now = coordinator.now();
             let is_due = {
                 let group = &cell.state.lock().group;
-                group.is_outdated(&Topics(&self.core)) || group.next_deadline_ms().is_some_and(|at| at <= now.steady_ms)
+                group.is_outdated(&self.topics()) || group.next_deadline_ms().is_some_and(|at| at <= now.steady_ms)
             };
             if !is_due {
                 continue;
             }
             let changed = self.change(&cell, false, |group| {
-                group.refresh(&Topics(&self.core));
+                group.refresh(&self.topics());
                 group.expire(now)
             });
             let result = match changed.await {
@@ -43,7 +46,9 @@ impl Groups {
                 }
                 Err(refused) => Err(refused),
             };
-            note_failure(&cell, result);
+            note_failure(&cell.name, result);
+            // Every group may have to look at a topic.
+            tokio::task::yield_now().await;
         }
     }
 
@@ -66,7 +71,7 @@ impl Groups {
             if removed.is_ok() {
                 tracing::info!(group = %cell.name, "a consumer group without members was removed with its offsets");
             }
-            note_failure(&cell, removed);
+            note_failure(&cell.name, removed);
         }
     }
 
@@ -79,12 +84,14 @@ impl Groups {
     }
 }
 
-/// Logs a failure of a timer, which tries again later. A deleted group is not a failure.
-fn note_failure(cell: &Cell, result: Outcome) {
-    if let Err(refused) = result
-        && refused.reason != Reason::NoSuchGroup
-    {
-        tracing::warn!(group = %cell.name, error = %refused.error, "a consumer group could not be saved");
+/// Logs a failure of a timer, which tries again later. A deleted group is not a failure. Returns `false` for a failure.
+pub(super) fn note_failure(group: &GroupName, result: Outcome) -> bool {
+    match result {
+        Err(refused) if refused.reason != Reason::NoSuchGroup => {
+            tracing::warn!(%group, error = %refused.error, "a consumer group could not be saved");
+            false
+        }
+        _ => true,
     }
 }
 
@@ -94,7 +101,7 @@ pub(crate) async fn keep_time(groups: Weak<Groups>) {
     let mut is_expiry_due = false;
     while let Some(groups) = groups.upgrade() {
         let changed = groups.table.changed.clone();
-        let catalog = groups.core.catalog_changed.clone();
+        let catalog = groups.core.changed_topics.notify.clone();
         let mut wait = EXPIRY_INTERVAL;
         // Until groups are restored, when clients can connect, no session ends.
         if groups.table.restored.is_done() {

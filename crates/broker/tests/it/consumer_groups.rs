@@ -1,14 +1,15 @@
 //! Consumer groups: members that wait, leave and join while topics change, and forbidden operations.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use broker::{Beat, Broker, OffsetCommit, ResetTo, Settings};
+use broker::{Beat, Broker, OffsetCommit, ResetTo, Settings, ShareBeat, ShareStart};
 use engine::groups::{
-    Assignor, Committer, GroupName, GroupState, Identity, Join, MemberId, NO_LEADER_EPOCH, OFFSETS_TOPIC, Reason, Turn,
+    Assignor, Committer, GroupName, GroupState, Identity, Join, MemberId, NO_LEADER_EPOCH, OFFSETS_TOPIC, Reason,
+    ShareJoin, Turn,
 };
-use engine::{ErrorKind, Overflow, Pattern, Start, TopicName, TopicPartition, TopicSettings};
+use engine::{ErrorKind, Overflow, Pattern, Rule, Start, TopicName, TopicPartition, TopicSettings};
 
 use crate::support::{Follow, ask, metric, publish, start, subscribe, within};
 
@@ -280,5 +281,118 @@ async fn internal_topics_are_read_only() {
     while follow.next(source) < end {
         within("a record", subscription.next(&mut out)).await.expect("it goes on");
         out.iter().for_each(|delivery| follow.see(delivery));
+    }
+}
+
+/// Rules whose comparisons wait until the gate is open.
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+    /// Notified when a comparison has begun.
+    begun: tokio::sync::Notify,
+}
+
+impl Gate {
+    /// Returns 40 rules: more than are compared with 600 topics at once.
+    fn rules(self: &Arc<Self>) -> Vec<Pattern> {
+        let rule = |number| {
+            let gate = self.clone();
+            Rule::new(&format!("rule {number}"), "", move |topic| {
+                gate.begun.notify_one();
+                let is_open = gate.is_open.lock().expect("no panic");
+                let waited = gate.opened.wait_timeout_while(is_open, Duration::from_secs(20), |is_open| !*is_open);
+                // After a failure no comparison waits any more.
+                *waited.expect("no panic").0 = true;
+                topic.as_str().starts_with("wide-00")
+            })
+        };
+        (0..40).map(|number| Pattern::Rule(rule(number))).collect()
+    }
+
+    fn open(&self) {
+        *self.is_open.lock().expect("no panic") = true;
+        self.opened.notify_all();
+    }
+}
+
+async fn with_many_topics() -> Arc<Broker> {
+    let broker = start(Settings::default());
+    for number in 0..600 {
+        with_topic(&broker, &format!("wide-{number:03}"), 1).await;
+    }
+    with_topic(&broker, "t", 2).await;
+    broker
+}
+
+/// The test has one thread: a comparison on it would wait for the gate, which only the test opens.
+#[tokio::test]
+async fn members_are_served_while_the_patterns_of_another_are_compared() {
+    let broker = with_many_topics().await;
+    let first = Member::join(&broker, "first", "t", 600_000).await;
+    let gate = Arc::new(Gate::default());
+    let join = Join {
+        who: who("second"),
+        client: "test".into(),
+        host: "here".into(),
+        topics: gate.rules(),
+        assignor: Assignor::Uniform,
+        session_timeout_ms: 600_000,
+        rebalance_timeout_ms: 30_000,
+        takes_over: true,
+    };
+    let to_join = broker.clone();
+    let joining = tokio::spawn(async move { to_join.groups.join(&group(), join).await });
+    within("the first comparison", gate.begun.notified()).await;
+    let beat = first.beat(true, Duration::ZERO);
+    let turn = within("a heartbeat", broker.groups.heartbeat(&group(), beat)).await.expect("a member");
+    assert_eq!(turn.assignment.map(|partitions| partitions.len()), Some(2));
+    within("a commit", first.commit("t", 0, 0)).await.expect("its partition");
+    with_topic(&broker, "wide-00more", 1).await;
+    assert!(!joining.is_finished());
+    gate.open();
+    let turn = within("joining", joining).await.expect("no panic").expect("joined");
+    let mut second = Member { broker: broker.clone(), who: who("second"), epoch: 0, reads: BTreeSet::new() };
+    second.apply(turn);
+    assert!(second.reads.len() >= 10, "{:?}", second.reads);
+    second.until(11).await;
+}
+
+#[tokio::test]
+async fn share_groups_are_served_while_the_patterns_of_a_member_are_compared() {
+    let broker = with_many_topics().await;
+    let gate = Arc::new(Gate::default());
+    let group = group();
+    let member = |name: &str| MemberId::parse(name).expect("an id");
+    let join = |name: &str, topics| ShareJoin {
+        member: member(name),
+        client: "test".into(),
+        host: "here".into(),
+        topics,
+        session_timeout_ms: 600_000,
+    };
+    let named = vec![Pattern::parse("t").expect("a topic")];
+    let joined = broker.groups.join_share_group(&group, join("first", named), ShareStart::Earliest);
+    let first = within("joining", joined).await.expect("joined");
+    assert_eq!(first.assignment.map(|partitions| partitions.len()), Some(2));
+    let join = join("second", gate.rules());
+    let (to_join, name) = (broker.clone(), group.clone());
+    let joining = tokio::spawn(async move { to_join.groups.join_share_group(&name, join, ShareStart::Earliest).await });
+    within("the first comparison", gate.begun.notified()).await;
+    let beat = |name: &str, epoch| {
+        let beat = ShareBeat { member: member(name), epoch, topics: None, session_timeout_ms: 600_000 };
+        broker.groups.share_group_heartbeat(&group, beat, ShareStart::Earliest)
+    };
+    let turn = within("a heartbeat", beat("first", first.epoch)).await.expect("a member");
+    assert_eq!(turn.epoch, first.epoch);
+    with_topic(&broker, "wide-00more", 1).await;
+    assert!(!joining.is_finished());
+    gate.open();
+    let second = within("joining", joining).await.expect("no panic").expect("joined");
+    let joined_with = second.assignment.expect("partitions");
+    assert!(joined_with.len() >= 10, "{joined_with:?}");
+    if joined_with.len() == 10 {
+        let turn = within("a heartbeat", beat("second", second.epoch)).await.expect("a member");
+        assert_eq!(turn.assignment.map(|partitions| partitions.len()), Some(11));
     }
 }

@@ -1,21 +1,24 @@
 //! A consumer group: its members, their targets and assigned partitions, and its committed offsets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::assign::{Assignment, Assignor, Subscriber};
+use super::assign::Assignor;
 use super::classic::Classic;
 use super::classic_api::CLIENT_BYTES_MAX;
+use super::index::Subscriber;
 use super::offsets::{Change, Committed, Offsets};
 use super::record::SavedGroup;
 use super::shared::Face;
+use super::targets::Targets;
 use super::wait::{self, Outcome};
-use super::wanted::{Wanted, sort};
+use super::wanted::sort;
 use super::{Catalog, GroupError, GroupName, InstanceId, MemberId, Reason};
 use crate::error::{Error, Result};
 use crate::ids::{Offset, TopicName, TopicPartition, is_inbox, is_internal};
 use crate::limits::{
-    GROUP_MEMBERS_MAX, GROUP_PARTITIONS_MAX, GROUP_TOPICS_BYTES_MAX, GROUP_TOPICS_MAX, REBALANCE_TIMEOUT_MS_MAX,
-    SESSION_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN,
+    GROUP_MEMBERS_MAX, GROUP_TOPICS_BYTES_MAX, GROUP_TOPICS_MAX, REBALANCE_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MAX,
+    SESSION_TIMEOUT_MS_MIN,
 };
 use crate::pattern::Pattern;
 
@@ -124,7 +127,8 @@ pub(super) struct Member {
     pub(super) instance: Option<InstanceId>,
     pub(super) client: String,
     pub(super) host: String,
-    pub(super) topics: Vec<Pattern>,
+    /// Sorted by their text.
+    pub(super) topics: Arc<[Pattern]>,
     pub(super) assignor: Assignor,
     pub(super) session_timeout_ms: u32,
     pub(super) rebalance_timeout_ms: u32,
@@ -156,8 +160,8 @@ pub(super) struct Member {
 }
 
 /// Invariants: a partition is in `assigned` or `revoking` of at most one member, and then that member is its owner;
-/// `target` has every member, and every partition of `topics` that a member subscribes to exactly once; either
-/// `members` or `classic` has members, never both.
+/// `targets` has every member, and, unless it is due, every partition of the topics that a member subscribes to exactly
+/// once; either `members` or `classic` has members, never both.
 #[derive(Debug)]
 pub struct Group {
     pub(super) name: GroupName,
@@ -168,13 +172,8 @@ pub struct Group {
     pub(super) classic: Classic,
     /// Value of `classic.news` that `version` already accounts for.
     pub(super) classic_news: u64,
-    /// Topics that members subscribe to, with their numbers of partitions, as of `catalog_version`.
-    pub(super) topics: BTreeMap<TopicName, u32>,
-    /// `None` until the subscriptions are resolved for the first time.
-    pub(super) catalog_version: Option<u64>,
-    /// Number of partitions beyond the limit, which are not assigned.
-    pub(super) left_out: usize,
-    pub(super) target: Assignment,
+    /// Topics that members subscribe to, and the partitions that each member is to have.
+    pub(super) targets: Targets,
     pub(super) owners: BTreeMap<TopicPartition, MemberId>,
     pub(super) offsets: Offsets,
     /// Milliseconds since 1970 at which the group became empty; `None` while it has members.
@@ -196,10 +195,7 @@ impl Group {
             epoch: 0,
             members: BTreeMap::new(),
             instances: BTreeMap::new(),
-            topics: BTreeMap::new(),
-            catalog_version: None,
-            left_out: 0,
-            target: Assignment::new(),
+            targets: Targets::default(),
             owners: BTreeMap::new(),
             offsets: Offsets::default(),
             empty_since_ms: Some(now.unix_ms),
@@ -223,7 +219,7 @@ impl Group {
 
     /// Returns the number of partitions that are not assigned because there are too many.
     pub fn left_out(&self) -> usize {
-        self.left_out
+        self.targets.index().left_out()
     }
 
     pub fn members_len(&self) -> usize {
@@ -243,22 +239,22 @@ impl Group {
             let message = format!("member {holder} of group {} has this instance id and has not left", self.name);
             return Err(GroupError::new(Reason::InstanceInUse, message));
         }
+        let mut topics = join.topics;
+        sort(&mut topics);
+        self.check_patterns(&join.who, &topics)?;
         self.take_over(&join.who);
         let id = join.who.member;
         if !self.members.contains_key(&id) && self.members.len() >= GROUP_MEMBERS_MAX {
             let message = format!("group {} has {GROUP_MEMBERS_MAX} members", self.name);
             return Err(GroupError::new(Reason::GroupFull, message));
         }
-        let mut topics = join.topics;
-        sort(&mut topics);
         let member = self.members.entry(id.clone()).or_insert_with(|| Member::new(join.who.instance.clone()));
-        let is_same = !is_adopting && member.epoch > 0 && member.topics == topics && member.assignor == join.assignor;
+        let is_same = !is_adopting && member.epoch > 0 && *member.topics == *topics && member.assignor == join.assignor;
         member.client = join.client;
         member.host = join.host;
         member.client.truncate(member.client.floor_char_boundary(CLIENT_BYTES_MAX));
         member.face = None;
         member.must_join = false;
-        member.topics = topics;
         member.assignor = join.assignor;
         member.session_timeout_ms = join.session_timeout_ms;
         member.rebalance_timeout_ms = join.rebalance_timeout_ms;
@@ -270,8 +266,7 @@ impl Group {
         if is_same {
             self.refresh(catalog);
         } else {
-            self.resolve(catalog);
-            self.rebalance();
+            self.subscribe(&id, topics, catalog);
         }
         self.begin_anew(&id);
         Ok(self.renew_session(&id, now))
@@ -284,7 +279,7 @@ impl Group {
             (member.epoch, member.shown_epoch) = (self.epoch, self.epoch);
         }
         self.unrecorded.insert(id.clone());
-        if let (Some(member), Some(target)) = (self.members.get_mut(id), self.target.get(id)) {
+        if let (Some(member), Some(target)) = (self.members.get_mut(id), self.targets.get(id)) {
             let lost: Vec<TopicPartition> = member.assigned.difference(target).cloned().collect();
             member.assigned.retain(|partition| target.contains(partition));
             member.revoking.extend(lost);
@@ -315,9 +310,7 @@ impl Group {
             self.members.insert(who.member.clone(), member);
             self.unrecorded.insert(who.member.clone());
         }
-        if let Some(target) = self.target.remove(&before) {
-            self.target.insert(who.member.clone(), target);
-        }
+        self.targets.rename(&before, &who.member);
         // The earlier member may wait for a response.
         self.version += 1;
     }
@@ -350,12 +343,10 @@ impl Group {
     ) -> Outcome {
         check_topics(&topics)?;
         sort(&mut topics);
-        let member = self.member(who, epoch)?;
-        if member.topics != topics {
-            member.topics = topics;
+        if *self.member(who, epoch)?.topics != *topics {
+            self.check_patterns(who, &topics)?;
+            self.subscribe(&who.member, topics, catalog);
             self.unrecorded.insert(who.member.clone());
-            self.resolve(catalog);
-            self.rebalance();
         }
         Ok(())
     }
@@ -420,64 +411,15 @@ impl Group {
             if let Some(instance) = member.instance {
                 self.instances.remove(&instance);
             }
+            self.targets.discount(&member.topics);
             self.erase(&id, member.has_record);
         }
         if self.members.len() < before {
             if self.members.is_empty() {
                 self.empty_since_ms = Some(now.unix_ms);
             }
-            let wanted = Wanted::of(self.members.values().flat_map(|member| &member.topics));
-            self.topics.retain(|topic, _| wanted.has(topic));
-            self.rebalance();
+            self.renew_targets(None, true);
         }
-    }
-
-    /// Returns `true` if topics may have changed since the group resolved its subscriptions.
-    pub fn is_outdated(&self, catalog: &dyn Catalog) -> bool {
-        self.catalog_version != Some(catalog.version()) && !self.members.is_empty()
-    }
-
-    /// Resolves the subscriptions again if topics may have changed.
-    pub fn refresh(&mut self, catalog: &dyn Catalog) {
-        if !self.is_outdated(catalog) {
-            return;
-        }
-        let before = self.catalog_version.map(|_| self.topics.clone());
-        self.resolve(catalog);
-        if before.as_ref() != Some(&self.topics) {
-            self.rebalance();
-        }
-    }
-
-    /// Resolves all subscriptions to topics, in the order of their names, up to the limit of partitions.
-    pub(super) fn resolve(&mut self, catalog: &dyn Catalog) {
-        // The version is read first: concurrent changes are noticed the next time.
-        let version = catalog.version();
-        let mut patterns: Vec<&Pattern> = self.members.values().flat_map(|member| &member.topics).collect();
-        sort(&mut patterns);
-        let found: BTreeMap<TopicName, u32> = patterns.into_iter().flat_map(|p| catalog.matching(p)).collect();
-        let mut taken = 0usize;
-        let mut left_out = 0usize;
-        self.topics = found
-            .into_iter()
-            .filter(|(_, partitions)| {
-                let fits = taken + *partitions as usize <= GROUP_PARTITIONS_MAX;
-                *(if fits { &mut taken } else { &mut left_out }) += *partitions as usize;
-                fits
-            })
-            .collect();
-        self.left_out = left_out;
-        self.catalog_version = Some(version);
-    }
-
-    /// Starts an epoch with a new target. Members move to it with their next heartbeats.
-    pub(super) fn rebalance(&mut self) {
-        debug_assert!(self.saved.is_some_and(|saved| self.epoch < saved.epoch_bound), "invariant: saved beforehand");
-        self.epoch += 1;
-        self.version += 1;
-        let subscribers = self.members.iter().map(|(id, member)| member.subscriber(id, &self.topics));
-        let subscribers: Vec<Subscriber<'_>> = subscribers.collect();
-        self.target = self.assignor().assign(&self.topics, &subscribers, &self.target);
     }
 
     /// Returns the assignor that most members prefer.
@@ -511,7 +453,7 @@ impl Group {
     pub fn reconcile(&mut self, who: &Identity, now: Now) -> Outcome<bool> {
         let epoch = self.epoch;
         self.find(who)?;
-        let (Some(member), Some(target)) = (self.members.get_mut(&who.member), self.target.get(&who.member)) else {
+        let (Some(member), Some(target)) = (self.members.get_mut(&who.member), self.targets.get(&who.member)) else {
             return Ok(false);
         };
         let lost: Vec<TopicPartition> = member.assigned.difference(target).cloned().collect();
@@ -601,7 +543,7 @@ impl Group {
                 // Partitions of topics that are not assigned here, and for a classic member also partitions without an
                 // owner.
                 let is_free = |partition: &TopicPartition| {
-                    let is_shared = self.topics.contains_key(&partition.topic);
+                    let is_shared = self.targets.index().has(&partition.topic);
                     !self.owners.contains_key(partition) && (member.face.is_some() || !is_shared)
                 };
                 let has = |partition: &TopicPartition| {
@@ -646,10 +588,15 @@ impl Group {
         Ok(())
     }
 
-    /// Returns `true` if a member subscribes to a topic, or may: the subscriptions of some classic members are unknown.
+    /// Returns `true` if a member subscribes to an existing topic, or may: the subscriptions of some classic members
+    /// are unknown.
     pub fn subscribes(&self, topic: &TopicName) -> bool {
         let is_meant = |topics: &Vec<Pattern>| topics.iter().any(|pattern| pattern.matches(topic));
-        self.members.values().any(|member| member.subscribes(topic))
+        // The topics of the index are those of all members, unless some have changed since.
+        let is_current = self.is_resolved() && !self.is_due();
+        self.targets.index().knows(topic)
+            || !is_current && self.targets.matches(topic)
+            || !is_current && self.members.iter().any(|(id, member)| member.subscriber(id).names(topic))
             || self.classic.members.values().any(|member| member.topics.as_ref().is_none_or(is_meant))
     }
 
@@ -724,9 +671,9 @@ impl Group {
 
     /// Returns every partition of the topics that members subscribe to.
     pub fn partitions(&self) -> impl Iterator<Item = TopicPartition> + '_ {
-        self.topics
-            .iter()
-            .flat_map(|(topic, count)| (0..*count).map(|partition| TopicPartition { topic: topic.clone(), partition }))
+        self.targets.index().topics().flat_map(|(topic, _, count)| {
+            (0..count).map(|partition| TopicPartition { topic: topic.clone(), partition })
+        })
     }
 
     pub fn assignor_name(&self) -> &'static str {
@@ -735,13 +682,8 @@ impl Group {
 }
 
 impl Member {
-    fn subscriber<'a>(&'a self, id: &'a MemberId, topics: &BTreeMap<TopicName, u32>) -> Subscriber<'a> {
-        let rank = self.instance.as_ref().map_or(id.as_str(), InstanceId::as_str);
-        Subscriber::new(id, rank, &self.topics, topics)
-    }
-
-    fn subscribes(&self, topic: &TopicName) -> bool {
-        self.topics.iter().any(|pattern| pattern.matches(topic))
+    pub(super) fn subscriber(&self, id: &MemberId) -> Subscriber {
+        Subscriber { id: id.clone(), instance: self.instance.clone(), topics: self.topics.clone() }
     }
 
     /// Returns the time at which the member is removed if no request arrives until then.
@@ -767,7 +709,7 @@ impl Member {
             instance,
             client: String::new(),
             host: String::new(),
-            topics: Vec::new(),
+            topics: Arc::default(),
             assignor: Assignor::default(),
             session_timeout_ms: 0,
             rebalance_timeout_ms: 0,

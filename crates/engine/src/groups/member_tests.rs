@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::tests::{BEGIN, Client, Log, Topics, change, join_of, new_group, partition, patterns, topic};
 use super::*;
 use crate::ids::{Offset, TopicPartition};
+use crate::pattern::Pattern;
 
 /// Operation on a group and its members, by the number of the member.
 #[derive(Clone, Debug)]
@@ -128,7 +129,7 @@ impl World {
         self.log.0.truncate(self.log.0.len().saturating_sub(lost).max(self.settled));
         self.group = self.log.restore(self.now);
         for topic in self.group.known_topics() {
-            if self.topics.matching(&Pattern::Topic(topic.clone())).is_empty() {
+            if self.topics.partitions(&topic).is_none() {
                 self.group.forget_topic(&topic, self.now);
             }
         }

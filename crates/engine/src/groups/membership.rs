@@ -108,7 +108,7 @@ impl Member {
         member.client = saved.client;
         member.host = saved.host;
         member.must_join = saved.topics.is_none();
-        member.topics = saved.topics.unwrap_or_default();
+        member.topics = saved.topics.unwrap_or_default().into();
         member.assignor = saved.assignor;
         member.session_timeout_ms = saved.session_timeout_ms;
         member.rebalance_timeout_ms = saved.rebalance_timeout_ms;
@@ -142,7 +142,7 @@ impl Member {
             instance: self.instance.clone(),
             client: self.client.clone(),
             host: self.host.clone(),
-            topics: is_known.then(|| self.topics.clone()),
+            topics: is_known.then(|| self.topics.to_vec()),
             assignor: self.assignor,
             session_timeout_ms: self.session_timeout_ms,
             rebalance_timeout_ms: self.rebalance_timeout_ms,

@@ -16,17 +16,21 @@
 //! [`OFFSETS_TOPIC`], from which the offsets are restored.
 
 mod assign;
+mod bits;
 mod classic;
 mod classic_api;
 mod generation;
 mod group;
+mod index;
 mod membership;
 mod offsets;
 mod record;
+mod renewal;
 mod saved;
 mod share;
 mod shared;
 mod status;
+mod targets;
 mod wait;
 mod wanted;
 
@@ -36,7 +40,6 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::TopicName;
 use crate::limits::GROUP_NAME_BYTES_MAX;
-use crate::pattern::Pattern;
 
 pub use assign::{Assignment, Assignor};
 pub use classic_api::{
@@ -50,6 +53,7 @@ pub use offsets::{Change, Committed, NO_LEADER_EPOCH};
 pub use record::{OffsetsRecord, SavedGroup};
 pub use share::{ShareGroup, ShareJoin, ShareMember};
 pub use status::{ClassicStatus, GroupState, MemberState, MemberStatus};
+pub use targets::{Plan, Planned};
 
 /// Name of the topic that holds the committed offsets, the epochs and the members of all groups.
 pub const OFFSETS_TOPIC: &str = "_offsets";
@@ -110,14 +114,25 @@ fn check_name(what: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Existing topics. A group resolves its subscriptions again when they may have changed.
+/// Existing topics. A group renews what its members subscribe to when they may have changed.
 pub trait Catalog {
     /// Returns a number that rises whenever a topic is created, deleted or gets more partitions.
     fn version(&self) -> u64;
 
-    /// Returns the topics that a pattern matches, with their numbers of partitions. No wildcard matches an internal
-    /// topic.
-    fn matching(&self, pattern: &Pattern) -> Vec<(TopicName, u32)>;
+    /// Returns a number that rises whenever a rule may match other topics because permissions have changed.
+    fn permissions(&self) -> u64;
+
+    /// Returns the names of the topics that have changed since a version, or `None` if that was too long ago.
+    fn changed_since(&self, version: u64) -> Option<Vec<TopicName>>;
+
+    /// Returns the approximate number of topics.
+    fn count(&self) -> usize;
+
+    /// Returns the number of partitions of a topic, if it exists and groups may subscribe to it.
+    fn partitions(&self, topic: &TopicName) -> Option<u32>;
+
+    /// Returns all topics to which groups may subscribe, with their numbers of partitions: no internal topics.
+    fn topics(&self) -> Vec<(TopicName, u32)>;
 }
 
 /// Reason for which a group refused a request, as detailed as any protocol has to report it.
@@ -144,7 +159,7 @@ pub enum Reason {
     RebalanceInProgress,
     /// Member has no assignment protocol in common with the other members.
     InconsistentProtocol,
-    /// Group has the maximum number of members.
+    /// Group has the maximum number of members, or of patterns to which they subscribe.
     GroupFull,
     /// Session timeout is out of range.
     InvalidTimeout,
@@ -199,5 +214,7 @@ impl From<GroupError> for Error {
 mod classic_tests;
 #[cfg(test)]
 mod member_tests;
+#[cfg(test)]
+mod target_tests;
 #[cfg(test)]
 mod tests;

@@ -73,7 +73,8 @@ impl Group {
             if let Some(instance) = &member.instance {
                 self.instances.insert(instance.clone(), id.clone());
             }
-            self.target.insert(id.clone(), member.assigned.clone());
+            self.targets.set(id, member.assigned.clone());
+            self.targets.count(&member.topics);
             self.empty_since_ms = None;
         }
     }

@@ -4,17 +4,20 @@
 //! it receives them. Kafka describes the same protocol as KIP-932. The queues of the group track which member has which
 //! message.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::assign::{Assignment, Subscriber};
+use super::assign::Strategy;
 use super::classic_api::CLIENT_BYTES_MAX;
 use super::group::{Now, Turn, check_session, check_topics};
+use super::index::Subscriber;
+use super::targets::{Plan, Planned, Targets};
 use super::wait::{self, Outcome};
-use super::wanted::{Wanted, sort};
+use super::wanted::sort;
 use super::{Catalog, GroupError, GroupName, MemberId, Reason};
 use crate::error::Result;
 use crate::ids::{TopicName, TopicPartition};
-use crate::limits::{GROUP_MEMBERS_MAX, GROUP_PARTITIONS_MAX};
+use crate::limits::GROUP_MEMBERS_MAX;
 use crate::pattern::Pattern;
 
 /// Request of a member to join.
@@ -52,7 +55,7 @@ pub struct ShareMember<'a> {
 struct Member {
     client: String,
     host: String,
-    topics: Vec<Pattern>,
+    topics: Arc<[Pattern]>,
     session_timeout_ms: u32,
     session_ends_ms: u64,
     /// Epoch that it received last, and the one before: a response may be lost.
@@ -60,28 +63,20 @@ struct Member {
     epoch_before: u32,
 }
 
-/// Invariant: `target` has every member, and every partition of `topics` with at least one of its subscribers.
+/// Invariant: `targets` has every member, and, unless it is due, every partition of the topics with at least one of its
+/// subscribers.
 #[derive(Debug)]
 pub struct ShareGroup {
     name: GroupName,
     epoch: u32,
     members: BTreeMap<MemberId, Member>,
-    /// Topics that members subscribe to, with their numbers of partitions, as of `catalog_version`.
-    topics: BTreeMap<TopicName, u32>,
-    catalog_version: u64,
-    target: Assignment,
+    /// Topics that members subscribe to, and the partitions from which each member takes.
+    pub(super) targets: Targets,
 }
 
 impl ShareGroup {
     pub fn new(name: GroupName) -> Self {
-        Self {
-            name,
-            epoch: 0,
-            members: BTreeMap::new(),
-            topics: BTreeMap::new(),
-            catalog_version: 0,
-            target: Assignment::new(),
-        }
+        Self { name, epoch: 0, members: BTreeMap::new(), targets: Targets::default() }
     }
 
     pub fn name(&self) -> &GroupName {
@@ -102,11 +97,7 @@ impl ShareGroup {
 
     /// Returns the existing topics that members subscribe to.
     pub fn topics(&self) -> impl Iterator<Item = &TopicName> {
-        self.topics.keys()
-    }
-
-    pub fn subscribes(&self, topic: &TopicName) -> bool {
-        self.members.values().flat_map(|member| &member.topics).any(|pattern| pattern.matches(topic))
+        self.targets.index().topics().map(|(name, _, _)| name)
     }
 
     pub fn members(&self) -> impl Iterator<Item = ShareMember<'_>> {
@@ -121,7 +112,7 @@ impl ShareGroup {
     }
 
     fn assigned(&self, id: &MemberId) -> Vec<TopicPartition> {
-        self.target.get(id).into_iter().flatten().cloned().collect()
+        self.targets.get(id).into_iter().flatten().cloned().collect()
     }
 
     /// Checks that the group has no members.
@@ -141,18 +132,22 @@ impl ShareGroup {
         let ShareJoin { member: id, mut client, host, mut topics, session_timeout_ms } = join;
         sort(&mut topics);
         client.truncate(client.floor_char_boundary(CLIENT_BYTES_MAX));
-        let is_same = self.members.get(&id).is_some_and(|member| member.topics == topics);
+        let before = self.members.get(&id).map(|member| member.topics.clone());
         if !self.members.contains_key(&id) && self.members.len() >= GROUP_MEMBERS_MAX {
             let message = format!("group {} has {GROUP_MEMBERS_MAX} members", self.name);
             return Err(GroupError::new(Reason::GroupFull, message));
         }
+        let is_same = before.as_ref().is_some_and(|before| **before == *topics);
+        let before = before.unwrap_or_default();
+        self.targets.check(&self.name, &before, &topics)?;
+        let topics: Arc<[Pattern]> = topics.into();
+        let kept = topics.clone();
         let member = Member { client, host, topics, session_timeout_ms, session_ends_ms: 0, epoch: 0, epoch_before: 0 };
         self.members.insert(id.clone(), member);
         if is_same {
             self.refresh(catalog)
         } else {
-            self.resolve(catalog);
-            self.rebalance();
+            self.subscribed(&id, &before, &kept, catalog);
         }
         self.turn(&id, true, now)
     }
@@ -174,16 +169,15 @@ impl ShareGroup {
             return Err(GroupError::new(Reason::StaleEpoch, format!("{message}: join again")));
         }
         let in_full = topics.is_some() || epoch != member.epoch;
-        let mut is_new = false;
         if let Some(mut topics) = topics {
             check_topics(&topics)?;
             sort(&mut topics);
-            is_new = member.topics != topics;
-            member.topics = topics;
-        }
-        if is_new {
-            self.resolve(catalog);
-            self.rebalance();
+            if *member.topics != *topics {
+                self.targets.check(name, &member.topics, &topics)?;
+                let topics: Arc<[Pattern]> = topics.into();
+                let before = std::mem::replace(&mut member.topics, topics.clone());
+                self.subscribed(id, &before, &topics, catalog);
+            }
         }
         self.refresh(catalog);
         self.turn(id, in_full, now)
@@ -209,8 +203,9 @@ impl ShareGroup {
     }
 
     pub fn leave(&mut self, id: &MemberId) -> Outcome {
-        self.members.remove(id).ok_or_else(|| wait::unknown(&self.name, id.as_str()))?;
-        self.lost_some();
+        let left = self.members.remove(id).ok_or_else(|| wait::unknown(&self.name, id.as_str()))?;
+        self.targets.discount(&left.topics);
+        self.renew_targets(None, true);
         Ok(())
     }
 
@@ -219,22 +214,18 @@ impl ShareGroup {
         let is_over = |(_, member): &(&MemberId, &Member)| member.session_ends_ms <= now.steady_ms;
         let over: Vec<MemberId> = self.members.iter().filter(is_over).map(|(id, _)| id.clone()).collect();
         if !over.is_empty() {
-            over.iter().for_each(|id| drop(self.members.remove(id)));
-            self.lost_some();
+            for left in over.iter().filter_map(|id| self.members.remove(id)) {
+                self.targets.discount(&left.topics);
+            }
+            self.renew_targets(None, true);
         }
         over
     }
 
-    fn lost_some(&mut self) {
-        let wanted = Wanted::of(self.members.values().flat_map(|member| &member.topics));
-        self.topics.retain(|topic, _| wanted.has(topic));
-        self.rebalance();
-    }
-
     /// Forgets a deleted topic: a new topic with the same name is another one, about which members are notified.
     pub fn forget_topic(&mut self, topic: &TopicName) {
-        if self.topics.remove(topic).is_some() {
-            self.rebalance();
+        if self.targets.forget_topic(topic) {
+            self.renew_targets(None, true);
         }
     }
 
@@ -243,63 +234,65 @@ impl ShareGroup {
         self.members.values().map(|member| member.session_ends_ms).min()
     }
 
-    /// Resolves the subscriptions again if topics may have changed.
+    /// Renews the targets if topics may have changed. If that takes long, it is left to a [`Plan`].
     pub fn refresh(&mut self, catalog: &dyn Catalog) {
-        if catalog.version() == self.catalog_version || self.members.is_empty() {
-            return;
-        }
-        let before = self.topics.clone();
-        self.resolve(catalog);
-        if self.topics != before {
-            self.rebalance();
+        if self.is_outdated(catalog) {
+            self.renew_targets(Some(catalog), false);
         }
     }
 
-    /// Resolves all subscriptions to topics, in the order of their names, up to the limit of partitions.
-    fn resolve(&mut self, catalog: &dyn Catalog) {
-        // The version is read first: concurrent changes are noticed the next time.
-        self.catalog_version = catalog.version();
-        let mut patterns: Vec<&Pattern> = self.members.values().flat_map(|member| &member.topics).collect();
-        sort(&mut patterns);
-        let found: BTreeMap<TopicName, u32> = patterns.into_iter().flat_map(|p| catalog.matching(p)).collect();
-        let mut left = GROUP_PARTITIONS_MAX;
-        let fits = |(_, partitions): &(TopicName, u32)| {
-            let fits = *partitions as usize <= left;
-            left -= if fits { *partitions as usize } else { 0 };
-            fits
+    /// Returns `true` if topics may have changed since the targets were renewed.
+    pub fn is_outdated(&self, catalog: &dyn Catalog) -> bool {
+        self.targets.index().version() != Some(catalog.version()) && !self.members.is_empty()
+    }
+
+    /// Returns `true` if the members wait for a [`Plan`]: the group has many members, topics and patterns.
+    pub fn is_due(&self) -> bool {
+        self.targets.is_due()
+    }
+
+    /// Returns the number of changes of the members until now, for [`ShareGroup::is_due_since`].
+    pub fn changes(&self) -> u64 {
+        self.targets.changes()
+    }
+
+    /// Returns `true` if members wait for a [`Plan`] that includes the first `changes` changes.
+    pub fn is_due_since(&self, changes: u64) -> bool {
+        self.targets.is_due_since(changes)
+    }
+
+    /// Returns how to renew the targets of a group that is due. The result is passed to [`ShareGroup::apply`].
+    pub fn plan(&self) -> Option<Plan> {
+        self.targets.plan(|| self.subscribers(), Strategy::Share)
+    }
+
+    /// Begins an epoch with what was planned, unless nothing changes, or the plan is void: then the group stays due.
+    pub fn apply(&mut self, planned: &mut Planned) {
+        let members = self.subscribers();
+        self.epoch += u32::from(self.targets.apply(planned, &members));
+    }
+
+    fn renew_targets(&mut self, catalog: Option<&dyn Catalog>, is_forced: bool) {
+        let members = self.subscribers();
+        self.epoch += u32::from(self.targets.renew(&members, Strategy::Share, catalog, is_forced));
+    }
+
+    fn subscribers(&self) -> Vec<Subscriber> {
+        let subscriber = |(id, member): (&MemberId, &Member)| Subscriber {
+            id: id.clone(),
+            instance: None,
+            topics: member.topics.clone(),
         };
-        self.topics = found.into_iter().filter(fits).collect();
+        self.members.iter().map(subscriber).collect()
     }
 
-    fn rebalance(&mut self) {
-        self.epoch += 1;
-        let members = self.members.iter();
-        let members = members.map(|(id, member)| Subscriber::new(id, id.as_str(), &member.topics, &self.topics));
-        let members: Vec<Subscriber<'_>> = members.collect();
-        self.target = share_out(&self.topics, &members);
+    /// Renews the targets after the subscription of a member has changed.
+    fn subscribed(&mut self, id: &MemberId, before: &[Pattern], topics: &[Pattern], catalog: &dyn Catalog) {
+        self.targets.count(topics);
+        self.targets.discount(before);
+        self.renew_targets(Some(catalog), true);
+        self.targets.narrow(id, topics);
     }
-}
-
-/// Assigns partitions to their subscribers. With at least as many subscribers as partitions every subscriber has one
-/// partition, and a partition may have several; otherwise the partitions are divided into equal shares.
-fn share_out(topics: &BTreeMap<TopicName, u32>, members: &[Subscriber<'_>]) -> Assignment {
-    let mut target: Assignment = members.iter().map(|member| (member.id.clone(), BTreeSet::new())).collect();
-    // Topics with the same readers are assigned together.
-    let mut classes: BTreeMap<Vec<&MemberId>, Vec<TopicPartition>> = BTreeMap::new();
-    for (topic, partitions) in topics {
-        let readers = members.iter().filter(|member| member.topics.contains(topic)).map(|member| member.id).collect();
-        let all = (0..*partitions).map(|partition| TopicPartition { topic: topic.clone(), partition });
-        classes.entry(readers).or_default().extend(all);
-    }
-    for (readers, partitions) in classes {
-        let pairs = if partitions.is_empty() { 0 } else { readers.len().max(partitions.len()) };
-        for pair in 0..pairs {
-            let Some(reader) = readers.get(pair % readers.len().max(1)) else { break };
-            let at = pair % partitions.len();
-            target.entry((*reader).clone()).or_default().insert(partitions[at].clone());
-        }
-    }
-    target
 }
 
 #[cfg(test)]

@@ -99,15 +99,15 @@ impl Group {
         };
         self.check_room(&join, known.as_ref().unwrap_or(&id))?;
         let who = Identity { member: id.clone(), instance: join.instance.clone() };
+        self.check_patterns(&who, &subscription.topics)?;
         let is_fresh = !self.members.contains_key(&id);
         self.take_over(&who);
         let ticket = self.classic.ticket();
         let member = self.members.entry(id.clone()).or_insert_with(|| Member::new(who.instance.clone()));
-        let is_same = member.epoch > 0 && member.topics == subscription.topics;
+        let is_same = member.epoch > 0 && *member.topics == *subscription.topics;
         member.must_join = false;
         member.client = join.client;
         member.host = join.host;
-        member.topics = subscription.topics;
         member.session_timeout_ms = join.session_timeout_ms;
         member.rebalance_timeout_ms = join.rebalance_timeout_ms;
         member.face = Some(Box::new(Face {
@@ -124,8 +124,7 @@ impl Group {
         if is_same {
             self.refresh(catalog);
         } else {
-            self.resolve(catalog);
-            self.rebalance();
+            self.subscribe(&id, subscription.topics, catalog);
         }
         if is_fresh {
             self.begin_anew(&id);
@@ -207,11 +206,12 @@ impl Group {
             }));
             adopted.client = member.client;
             adopted.host = member.host;
-            adopted.topics = member.topics.unwrap_or_default();
+            adopted.topics = member.topics.unwrap_or_default().into();
+            self.targets.count(&adopted.topics);
             if let Some(instance) = member.instance {
                 self.instances.insert(instance, id.clone());
             }
-            self.target.insert(id.clone(), adopted.assigned.clone());
+            self.targets.set(&id, adopted.assigned.clone());
             self.unrecorded.insert(id.clone());
             self.members.insert(id, adopted);
         }

@@ -78,7 +78,7 @@ impl Group {
         }
         if self.members.is_empty() {
             GroupState::Empty
-        } else if self.members.iter().all(is_stable) {
+        } else if !self.is_due() && self.members.iter().all(is_stable) {
             GroupState::Stable
         } else {
             GroupState::Reconciling
@@ -100,7 +100,7 @@ impl Group {
         if !member.revoking.is_empty() {
             return MemberState::Revoking;
         }
-        let has_all = member.epoch == self.epoch && self.target.get(id) == Some(&member.assigned);
+        let has_all = member.epoch == self.epoch && self.targets.get(id) == Some(&member.assigned);
         if has_all { MemberState::Stable } else { MemberState::Waiting }
     }
 
@@ -115,7 +115,7 @@ impl Group {
             topics: &member.topics,
             assigned: &member.assigned,
             revoking: &member.revoking,
-            target: self.target.get(id).unwrap_or(&NOTHING),
+            target: self.targets.get(id).unwrap_or(&NOTHING),
             protocols: member.face.as_ref().map_or(&[], |face| &face.protocols),
             assignment: None,
         });

@@ -21,15 +21,20 @@ use std::fmt::Write as _;
 
 use proptest::prelude::*;
 
-use super::assign::Subscriber;
+use super::assign::Strategy;
+use super::index::{Index, Subscriber};
 use super::*;
 use crate::ids::{Offset, TopicPartition};
+use crate::pattern::Pattern;
 use crate::script::{self, Command};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Topics {
     version: u64,
     partitions: BTreeMap<TopicName, u32>,
+    /// Names that have changed, each with its version.
+    changed: Vec<(u64, TopicName)>,
+    pub(super) permissions: u64,
 }
 
 impl Catalog for Topics {
@@ -37,16 +42,40 @@ impl Catalog for Topics {
         self.version
     }
 
-    fn matching(&self, pattern: &Pattern) -> Vec<(TopicName, u32)> {
-        let is_meant = |name: &TopicName| pattern.matches(name) && !name.is_internal();
-        self.partitions.iter().filter(|(name, _)| is_meant(name)).map(|(name, n)| (name.clone(), *n)).collect()
+    fn permissions(&self) -> u64 {
+        self.permissions
+    }
+
+    fn changed_since(&self, version: u64) -> Option<Vec<TopicName>> {
+        let reaches_back = self.changed.first().is_some_and(|(first, _)| *first <= version + 1);
+        let later = self.changed.iter().filter(|(at, _)| *at > version).map(|(_, name)| name.clone());
+        reaches_back.then(|| later.collect())
+    }
+
+    fn count(&self) -> usize {
+        self.partitions.len()
+    }
+
+    fn partitions(&self, topic: &TopicName) -> Option<u32> {
+        self.partitions.get(topic).copied()
+    }
+
+    fn topics(&self) -> Vec<(TopicName, u32)> {
+        let shown = self.partitions.iter().filter(|(name, _)| !name.is_internal());
+        shown.map(|(name, partitions)| (name.clone(), *partitions)).collect()
     }
 }
 
 impl Topics {
+    /// Forgets what has changed until now.
+    pub(super) fn forget(&mut self) {
+        self.changed.clear();
+    }
+
     pub(super) fn set(&mut self, name: &str, partitions: u32) {
         self.version += 1;
         let name = topic(name);
+        self.changed.push((self.version, name.clone()));
         match partitions {
             0 => drop(self.partitions.remove(&name)),
             n => drop(self.partitions.insert(name, n)),
@@ -354,12 +383,31 @@ fn ids(count: usize) -> Vec<MemberId> {
     (0..count).map(|i| MemberId::parse(&format!("m{i:03}")).expect("an id")).collect()
 }
 
+/// Assigns the partitions of topics to members, each of which subscribes to some by name.
+pub(super) fn assign(
+    strategy: Strategy,
+    topics: &BTreeMap<TopicName, u32>,
+    members: &[(&MemberId, Vec<&TopicName>)],
+    before: &Assignment,
+) -> Assignment {
+    let catalog = Topics { version: 1, partitions: topics.clone(), ..Topics::default() };
+    let subscriber = |(id, topics): &(&MemberId, Vec<&TopicName>)| Subscriber {
+        id: Clone::clone(id),
+        instance: None,
+        topics: topics.iter().map(|topic| Pattern::Topic(Clone::clone(topic))).collect(),
+    };
+    let members: Vec<Subscriber> = members.iter().map(subscriber).collect();
+    let mut index = Index::default();
+    let changes = index.changes(&members, Some(&catalog));
+    index.update(&members, changes, Some(&catalog));
+    strategy.assign(&index, &members, before)
+}
+
 /// Assigns the partitions of a topic to members that all subscribe to it.
 fn assign_all(ids: &[MemberId], partitions: u32, before: &Assignment) -> Assignment {
-    let topics = BTreeMap::from([(topic("t"), partitions)]);
-    let subscriber = |id| Subscriber { id, rank: "", topics: topics.keys().cloned().collect() };
-    let members: Vec<Subscriber<'_>> = ids.iter().map(subscriber).collect();
-    Assignor::Uniform.assign(&topics, &members, before)
+    let name = topic("t");
+    let members: Vec<_> = ids.iter().map(|id| (id, vec![&name])).collect();
+    assign(Strategy::Divide(Assignor::Uniform), &[(name.clone(), partitions)].into(), &members, before)
 }
 
 /// Counts the partitions that moved to another member although their previous owner is still a member.
@@ -420,28 +468,25 @@ proptest! {
         for assignor in Assignor::ALL {
             let mut before = Assignment::new();
             for subscriptions in [&earlier, &subscriptions] {
-                let members: Vec<Subscriber<'_>> = all
+                let members: Vec<(&MemberId, Vec<&TopicName>)> = all
                     .iter()
                     .zip(subscriptions)
-                    .map(|(id, topics)| Subscriber {
-                        id,
-                        rank: id.as_str(),
-                        topics: topics.iter().map(|topic| names[*topic].clone()).collect(),
-                    })
+                    .map(|(id, topics)| (id, topics.iter().map(|topic| &names[*topic]).collect()))
                     .collect();
-                let after = assignor.assign(&topics, &members, &before);
-                let reads = |id: &MemberId, topic| members.iter().any(|m| m.id == id && m.topics.contains(topic));
+                let after = assign(Strategy::Divide(assignor), &topics, &members, &before);
+                let reads =
+                    |id: &MemberId, topic| members.iter().any(|(member, of)| *member == id && of.contains(&topic));
                 for (topic, count) in &topics {
                     for partition in 0..*count {
                         let partition = TopicPartition { topic: topic.clone(), partition };
                         let owners: Vec<&MemberId> =
                             after.iter().filter(|(_, has)| has.contains(&partition)).map(|(id, _)| id).collect();
-                        let is_wanted = members.iter().any(|member| member.topics.contains(topic));
+                        let is_wanted = members.iter().any(|(_, topics)| topics.contains(&topic));
                         prop_assert_eq!(owners.len(), usize::from(is_wanted), "{}", partition);
                         prop_assert!(owners.iter().all(|owner| reads(owner, topic)));
                         if assignor == Assignor::Uniform && is_wanted {
                             let most = after[owners[0]].len();
-                            let fewest = members.iter().filter(|m| m.topics.contains(topic)).map(|m| after[m.id].len());
+                            let fewest = members.iter().filter(|m| m.1.contains(&topic)).map(|m| after[m.0].len());
                             prop_assert!(most <= fewest.min().unwrap_or(most) + 1, "{}", partition);
                         }
                     }

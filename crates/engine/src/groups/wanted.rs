@@ -1,9 +1,9 @@
-//! Topics that the members of a group subscribe to.
+//! Topics that a member subscribes to.
 
 use crate::ids::TopicName;
 use crate::pattern::Pattern;
 
-/// Topics that members of a group want. Names are looked up, so that only patterns are compared with a topic.
+/// Topics that a subscription includes. Names are looked up, so that only patterns are compared with a topic.
 pub(super) struct Wanted<'a> {
     /// Patterns that are names of topics, in the order of the names.
     names: Vec<&'a Pattern>,
