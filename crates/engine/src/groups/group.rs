@@ -473,8 +473,15 @@ impl Group {
         let gained: Vec<TopicPartition> =
             target.difference(&member.assigned).filter(|partition| !owners.contains_key(*partition)).cloned().collect();
         if !gained.is_empty() {
-            owners.extend(gained.iter().map(|partition| (partition.clone(), who.member.clone())));
-            member.assigned.extend(gained);
+            let owned = gained.iter().map(|partition| (partition.clone(), who.member.clone()));
+            if gained.len() > owners.len() / 4 {
+                // Many are merged faster than inserted one by one.
+                owners.append(&mut owned.collect());
+                member.assigned.append(&mut gained.into_iter().collect());
+            } else {
+                owners.extend(owned);
+                member.assigned.extend(gained);
+            }
             member.news += 1;
             self.unrecorded.insert(who.member.clone());
         }
