@@ -13,6 +13,9 @@ use super::{Cell, GroupTable, Outcome};
 use crate::groups::Groups;
 use crate::wakes::Wakes;
 
+/// Offsets that are deleted before other tasks get their turn: each is compared with the topics of all members.
+const DELETED_PER_TURN: usize = 64;
+
 /// Result of a join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entered {
@@ -164,20 +167,23 @@ impl Groups {
     ) -> Outcome<Vec<(TopicPartition, Outcome)>> {
         let act = async {
             let cell = self.restored().await?.find(name)?;
-            let mut changes = Vec::new();
             let mut deleted = Vec::new();
-            for partition in partitions {
-                let change = Change { partition: partition.clone(), committed: None };
-                let may_go =
-                    self.check_offsets(std::slice::from_ref(&change)).map_err(GroupError::from).and_then(|()| {
-                        cell.state.lock().group.check_commit(&Committer::Cleaner, std::slice::from_ref(&change))
-                    });
-                if may_go.is_ok() {
-                    changes.push(change);
+            for partitions in partitions.chunks(DELETED_PER_TURN) {
+                let mut changes = Vec::new();
+                for partition in partitions {
+                    let change = Change { partition: partition.clone(), committed: None };
+                    let may_go =
+                        self.check_offsets(std::slice::from_ref(&change)).map_err(GroupError::from).and_then(|()| {
+                            cell.state.lock().group.check_commit(&Committer::Cleaner, std::slice::from_ref(&change))
+                        });
+                    if may_go.is_ok() {
+                        changes.push(change);
+                    }
+                    deleted.push((partition.clone(), may_go));
                 }
-                deleted.push((partition, may_go));
+                tokio::task::yield_now().await;
+                self.commit(name, &Committer::Cleaner, changes).await?;
             }
-            self.commit(name, &Committer::Cleaner, changes).await?;
             Ok(deleted)
         };
         self.core.audited("delete offsets of group", name.as_str(), act).await
