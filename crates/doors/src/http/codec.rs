@@ -374,15 +374,13 @@ fn records_expected(body: &Bytes, failure: Failure) -> Failure {
         Ok(AnyRecords { records }) if is_object => records.is_none(),
         Ok(_) | Err(_) => !is_object && serde_json::from_slice::<IgnoredAny>(body).is_ok(),
     };
-    match has_none {
-        true => {
-            let message = "application/json is {\"records\":[{\"key\":..,\"value\":\"..\"}]}, and this body has no \
-                           records; to publish the body itself as one record, send it with another content type (curl \
-                           -H 'content-type: text/plain'), or one record per line as application/x-ndjson";
-            Error::malformed(message).into()
-        }
-        false => failure,
+    if !has_none {
+        return failure;
     }
+    let message = "application/json is {\"records\":[{\"key\":..,\"value\":\"..\"}]}, and this body has no records; to \
+                   publish the body itself as one record, send it with another content type (curl -H 'content-type: \
+                   text/plain'), or one record per line as application/x-ndjson";
+    Error::malformed(message).into()
 }
 
 /// An object of which only the presence of records matters.
