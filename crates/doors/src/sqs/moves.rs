@@ -129,6 +129,7 @@ impl Sqs {
                 Some(last) if !is_last => last.name.as_str().clone_into(&mut after),
                 _ => return Ok(false),
             }
+            tokio::task::yield_now().await;
         }
     }
 }

@@ -213,6 +213,8 @@ impl Sqs {
                 Some(last) if !is_last => last.name.as_str().clone_into(&mut after),
                 _ => break,
             }
+            // Any number of queues may be none of those that are listed.
+            tokio::task::yield_now().await;
         }
         Ok(Answer::QueueUrls { urls, next_token, are_sources })
     }
