@@ -28,6 +28,8 @@ const THREADS_MAX: usize = 4;
 const STUCK_MAX: usize = 4;
 /// Maximum time of all messages of one call together.
 const JOB_TIME_MAX: Duration = Duration::from_secs(10);
+/// Time after which a call with more messages waits for a thread again, behind other calls.
+const SLICE_TIME: Duration = Duration::from_secs(1);
 /// Time beyond that limit after which a thread is considered stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 /// Maximum wait of a call for a thread.
@@ -100,9 +102,18 @@ struct Job {
     messages: Vec<Input>,
     bytes_max: usize,
     until: Instant,
-    answer: oneshot::Sender<Vec<Transformed>>,
+    answer: oneshot::Sender<Slice>,
     state: Arc<AtomicU8>,
     place: OwnedSemaphorePermit,
+}
+
+/// Results of the first messages of a job.
+struct Slice {
+    transformed: Vec<Transformed>,
+    bytes: usize,
+    /// Messages that the functions were not applied to.
+    rest: Vec<Input>,
+    ran: Duration,
 }
 
 /// State of a job. The side that changes it from `RUNNING` decides which thread has the place.
@@ -201,7 +212,29 @@ impl Transforms {
         messages: Vec<Input>,
         bytes_max: usize,
     ) -> Result<Vec<Transformed>, Unanswered> {
-        if self.stuck.has(&functions) {
+        let Slice { mut transformed, mut bytes, mut rest, mut ran } =
+            self.apply_some(&functions, messages, bytes_max, JOB_TIME_MAX).await?;
+        while !rest.is_empty() && bytes <= bytes_max {
+            let left = JOB_TIME_MAX.saturating_sub(ran);
+            let next = self.apply_some(&functions, rest, bytes_max - bytes, left).await?;
+            transformed.extend(next.transformed);
+            bytes += next.bytes;
+            ran += next.ran;
+            rest = next.rest;
+        }
+        Ok(transformed)
+    }
+
+    /// Waits for a thread, and applies the functions to the first messages: to all, unless they take long or their
+    /// results have more than `bytes_max` bytes.
+    async fn apply_some(
+        &self,
+        functions: &Arc<[Function]>,
+        messages: Vec<Input>,
+        bytes_max: usize,
+        time_max: Duration,
+    ) -> Result<Slice, Unanswered> {
+        if self.stuck.has(functions) {
             self.stats.results[TIMED_OUT].add(messages.len() as u64);
             return Err(Unanswered::Endless);
         }
@@ -218,16 +251,16 @@ impl Transforms {
         self.start_threads()?;
         let (answer, answered) = oneshot::channel();
         let state = Arc::new(AtomicU8::new(RUNNING));
-        let until = Instant::now() + JOB_TIME_MAX;
+        let until = Instant::now() + time_max;
         let count = messages.len() as u64;
         let job = Job { functions: functions.clone(), messages, bytes_max, until, answer, state: state.clone(), place };
         let gone = |what: &str| Unanswered::Busy(format!("the thread for message transforms {what}: try again"));
         self.jobs.send(job).map_err(|error| gone(&format!("has stopped ({error})")))?;
         match tokio::time::timeout(JOB_TIME_MAX + STUCK_AFTER, answered).await {
-            Ok(Ok(transformed)) => Ok(transformed),
+            Ok(Ok(slice)) => Ok(slice),
             Ok(Err(error)) => Err(gone(&format!("ended ({error})"))),
             Err(_) => {
-                self.replace(&functions, &state);
+                self.replace(functions, &state);
                 self.stats.results[TIMED_OUT].add(count);
                 Err(Unanswered::Endless)
             }
@@ -307,21 +340,19 @@ fn run(waiting: &Mutex<mpsc::Receiver<Job>>, stuck: &Stuck, stats: &Stats) {
         let Ok(Job { functions, messages, bytes_max, until, answer, state, place }) = job else {
             return;
         };
-        let transformed = if messages.is_empty() {
-            engines.check(&functions, until)
-        } else {
-            let mut transformed = Vec::new();
-            let mut bytes = 0;
-            for message in messages {
-                let one = engines.apply(&functions, message, until, stats);
-                bytes += one.as_ref().map_or(0, |output| output.as_ref().map_or(0, Output::bytes));
-                transformed.push(one);
-                if bytes > bytes_max {
-                    break;
-                }
+        let began = Instant::now();
+        let mut transformed = if messages.is_empty() { engines.check(&functions, until) } else { Vec::new() };
+        let mut bytes = 0;
+        let mut messages = messages.into_iter();
+        for message in messages.by_ref() {
+            let one = engines.apply(&functions, message, until, stats);
+            bytes += one.as_ref().map_or(0, |output| output.as_ref().map_or(0, Output::bytes));
+            transformed.push(one);
+            if bytes > bytes_max || began.elapsed() >= SLICE_TIME {
+                break;
             }
-            transformed
-        };
+        }
+        let slice = Slice { transformed, bytes, rest: messages.collect(), ran: began.elapsed() };
         engines.leave_small();
         if state.compare_exchange(RUNNING, DONE, Ordering::AcqRel, Ordering::Acquire).is_err() {
             stuck.remove(&functions);
@@ -330,7 +361,7 @@ fn run(waiting: &Mutex<mpsc::Receiver<Job>>, stuck: &Stuck, stats: &Stats) {
         }
         drop(place);
         // The caller may no longer be waiting.
-        drop(answer.send(transformed));
+        drop(answer.send(slice));
     }
 }
 

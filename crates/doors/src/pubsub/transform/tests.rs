@@ -211,3 +211,24 @@ async fn a_function_returns_at_most_a_message() {
     let many = shared.replace("1000000", "1").replace("i < 100", "i < 101");
     assert_eq!(fault(&many).await, "the function returned a message with more than 100 attributes");
 }
+
+/// A call of seconds gives its thread to others in between.
+#[tokio::test]
+async fn a_long_call_lets_others_have_its_thread() {
+    let transforms = Arc::new(Transforms::new(1));
+    let slow = "function f(m) { const from = Date.now(); while (Date.now() - from < 300); return m; }";
+    let long = {
+        let transforms = transforms.clone();
+        let messages = (0..10).map(|i| message(&i.to_string())).collect();
+        tokio::spawn(async move { transforms.apply([function("f", slow)].into(), messages, usize::MAX).await })
+    };
+    // The long call has the only thread, or is about to get it.
+    tokio::task::yield_now().await;
+    let same = function("f", "function f(m) { return m; }");
+    let short = transforms.apply([same].into(), vec![message("x")], usize::MAX).await.expect("answered");
+    assert!(matches!(&short[..], [Ok(Some(_))]), "{short:?}");
+    assert!(!long.is_finished(), "the short call does not wait for all of the long one");
+    let all = long.await.expect("ended").expect("answered");
+    let data = all.iter().map(|one| one.as_ref().expect("no fault").as_ref().expect("a message").data.as_str());
+    assert_eq!(data.collect::<String>(), "0123456789");
+}
