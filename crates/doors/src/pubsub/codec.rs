@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::fmt;
 use std::io::Read;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use net::http::RequestBody;
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 use prost::{DecodeError, Message};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Instant;
 
 use super::errors::{Code, Failure, Result};
 
@@ -105,9 +107,11 @@ impl Encoded {
 }
 
 /// Messages of a body, each with a limited size.
-pub(super) struct Messages {
-    body: RequestBody,
+pub(super) struct Messages<B = RequestBody> {
+    body: B,
     frames: Frames,
+    /// Maximum time from the first bytes of a message to its last, for a body that has no limits of its own.
+    message_wait: Option<Duration>,
     /// Budget for the requests of all clients.
     all: Arc<Semaphore>,
     held: Option<OwnedSemaphorePermit>,
@@ -123,23 +127,39 @@ pub(super) struct Frames {
     partial: BytesMut,
 }
 
-impl Messages {
-    pub fn new(headers: &HeaderMap, body: RequestBody, all: Arc<Semaphore>, bytes_max: usize) -> Result<Self> {
+impl<B: Body<Data = Bytes, Error: fmt::Display> + Unpin> Messages<B> {
+    pub fn new(headers: &HeaderMap, body: B, all: Arc<Semaphore>, bytes_max: usize) -> Result<Self> {
         let has_gzip = match headers.get(ENCODING).map(HeaderValue::as_bytes) {
             None | Some(b"identity") => false,
             Some(b"gzip") => true,
             Some(_) => return Err(Failure::new(Code::Unimplemented, "grpc-encoding is identity or gzip")),
         };
-        Ok(Self { body, frames: Frames::new(has_gzip, bytes_max), all, held: None })
+        Ok(Self { body, frames: Frames::new(has_gzip, bytes_max), message_wait: None, all, held: None })
+    }
+
+    /// Limits the time from the first bytes of a message to its last. The client may be silent between messages.
+    pub fn within(self, message_wait: Duration) -> Self {
+        Self { message_wait: Some(message_wait), ..self }
     }
 
     /// Returns the next message; `None` at the end of the body.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
+        let mut until = None;
         loop {
             if let Some(message) = self.frames.take()? {
                 return Ok(Some(message));
             }
-            let Some(frame) = self.body.frame().await else {
+            if let Some(wait) = self.message_wait.filter(|_| until.is_none() && !self.frames.is_empty()) {
+                until = Some(Instant::now() + wait);
+            }
+            let frame = match until {
+                None => self.body.frame().await,
+                Some(until) => tokio::time::timeout_at(until, self.body.frame()).await.map_err(|elapsed| {
+                    let message = format!("a message did not arrive in time ({elapsed})");
+                    Failure::new(Code::DeadlineExceeded, message)
+                })?,
+            };
+            let Some(frame) = frame else {
                 return self.frames.end().map(|()| None);
             };
             let frame = frame.map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
@@ -172,6 +192,10 @@ impl Messages {
 impl Frames {
     pub fn new(has_gzip: bool, bytes_max: usize) -> Self {
         Self { has_gzip, bytes_max, whole: Bytes::new(), partial: BytesMut::new() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.whole.is_empty() && self.partial.is_empty()
     }
 
     pub fn push(&mut self, data: Bytes) {
@@ -212,11 +236,7 @@ impl Frames {
 
     /// Checks the end of the body, which must not be within a message.
     pub fn end(&self) -> Result<()> {
-        if self.whole.is_empty() && self.partial.is_empty() {
-            Ok(())
-        } else {
-            Err(Failure::invalid("the request ends in the middle of a message"))
-        }
+        if self.is_empty() { Ok(()) } else { Err(Failure::invalid("the request ends in the middle of a message")) }
     }
 }
 
@@ -406,6 +426,39 @@ mod tests {
         for bad in ["", "S", "5", "-1S", "123456789S", "1x"] {
             assert_eq!(given(bad), None, "{bad}");
         }
+    }
+
+    /// A client may be silent between the messages of a stream, but not within one: its bytes are taken from the budget
+    /// of all clients.
+    #[tokio::test(start_paused = true)]
+    async fn a_message_of_a_stream_arrives_in_time_or_releases_its_bytes() {
+        let (sender, receiver) = mpsc::channel::<Bytes>(1);
+        let frames = futures_util::stream::unfold(receiver, |mut receiver| async move {
+            let data = receiver.recv().await?;
+            Some((Ok::<_, Infallible>(Frame::data(data)), receiver))
+        });
+        let all = Arc::new(Semaphore::new(1000));
+        let body = http_body_util::StreamBody::new(Box::pin(frames));
+        let messages = Messages::new(&HeaderMap::new(), body, all.clone(), 100).expect("messages");
+        let mut messages = messages.within(Duration::from_secs(60));
+        let silent = tokio::time::timeout(Duration::from_secs(3600), messages.next()).await;
+        assert!(silent.is_err(), "silence between messages has no limit");
+        let slowly = async {
+            for part in [&[0, 0, 0, 0][..], &[2, 7], &[8, 0, 0]] {
+                sender.send(Bytes::copy_from_slice(part)).await.expect("open");
+                tokio::time::sleep(Duration::from_secs(20)).await;
+            }
+        };
+        let (message, ()) = tokio::join!(messages.next(), slowly);
+        assert_eq!(message, Ok(Some(Bytes::from_static(&[7, 8]))));
+        messages.let_go();
+        assert_eq!(all.available_permits(), 1000);
+        // Two bytes of the next message have arrived.
+        sender.send(Bytes::from_static(&[0])).await.expect("open");
+        let failure = messages.next().await.expect_err("unfinished");
+        assert_eq!(failure.code, Code::DeadlineExceeded);
+        drop(messages);
+        assert_eq!(all.available_permits(), 1000);
     }
 
     #[test]

@@ -72,6 +72,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Maximum time for a connection to close once the drain has begun.
 const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Maximum time from the first bytes of a message of a stream to its last.
+const MESSAGE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of concurrent calls per connection. Clients multiplex many calls over one connection.
 const STREAMS_MAX: u32 = 256;
 
@@ -326,7 +328,7 @@ async fn serve_grpc(ask: Ask, head: &Parts, body: RequestBody) -> Response<Answe
         }
         let messages = Messages::new(&head.headers, body.into_dialogue(), ask.door.bodies.clone(), REQUEST_BYTES_MAX);
         return codec::stream(match messages {
-            Ok(messages) => stream::open(ask, messages).await,
+            Ok(messages) => stream::open(ask, messages.within(MESSAGE_WAIT_MAX)).await,
             Err(failure) => Err(failure),
         });
     }
