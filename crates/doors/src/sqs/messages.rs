@@ -76,8 +76,8 @@ impl<'t> View<'t> {
     }
 }
 
-/// Selection of attributes by their names and by prefixes. An attribute is looked up, since a record of another door may
-/// have as many headers as a request has names.
+/// Selection of attributes by their names and by prefixes. An attribute is looked up: a record of another door may have
+/// any number of headers.
 #[derive(Default)]
 struct Selection<'t> {
     has_all: bool,

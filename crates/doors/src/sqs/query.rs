@@ -14,7 +14,7 @@ use super::errors::{Failure, Result, SERIALIZATION};
 const PARAMETERS_MAX: usize = 4096;
 
 /// Maximum number of segments of a path, and its maximum bytes. The deepest paths of SQS have 10 segments
-/// (`Entries.entry.1.MessageAttributes.entry.1.Value.StringListValue.member.1`). Sorting compares each path with several
+/// (`Entries.entry.1.MessageAttributes.entry.1.Value.StringListValue.member.1`). Sorting compares each path with many
 /// others, segment by segment.
 const SEGMENTS_MAX: usize = 16;
 const PATH_BYTES_MAX: usize = 1024;

@@ -80,8 +80,8 @@ impl Dedup {
             Some(seen) => Ok(Some(seen.offset)),
             None if has_room(self.seen.len(), ALL_IDS.load(Ordering::Relaxed)) => Ok(None),
             None => Err(Error::busy(format!(
-                "{IDS_MAX} messages with a deduplication id were sent within {} s, or {ALL_IDS_MAX} to all queues; send \
-                 fewer, or to more queues",
+                "{IDS_MAX} messages with a deduplication id were sent within {} s, or {ALL_IDS_MAX} to all queues; \
+                 send fewer, or to more queues",
                 DEDUP_WINDOW_MS / 1000
             ))),
         }

@@ -191,7 +191,7 @@ fn attributes_of<'js>(
     Ok(found)
 }
 
-/// Converts a string of the engine, which may have unpaired surrogates that UTF-8 cannot encode, and subtracts its bytes
+/// Converts a string of the engine, which may have unpaired surrogates that UTF-8 cannot encode. Subtracts its bytes
 /// from the room of its message.
 fn text(string: &rquickjs::String<'_>, what: &str, room: &mut usize) -> Result<String, String> {
     let text = string

@@ -204,8 +204,8 @@ impl Transforms {
         }
     }
 
-    /// Applies the functions to each message in turn, until the results have more than `bytes_max` bytes: there are then
-    /// fewer results than messages.
+    /// Applies the functions to each message in turn, until the results have more than `bytes_max` bytes. There are
+    /// fewer results than messages then.
     pub async fn apply(
         &self,
         functions: Arc<[Function]>,
