@@ -28,7 +28,7 @@ use crate::leadership::Epoch;
 use crate::log::Log;
 use crate::subscriber::Subscriber;
 use crate::traces::{AtCommit, Source};
-use views::Views;
+use crate::view::Views;
 
 pub(crate) use append::{AppendOptions, Blocking, Kept, Refused};
 

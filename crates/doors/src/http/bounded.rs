@@ -46,7 +46,7 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Few<T, MAX
 /// Settings by name, in the order of the body: at most [`NAMED_MAX`], none of which is a list or an object.
 pub(super) struct Named(pub Vec<(String, Value)>);
 
-/// Maximum number of settings in one request. No resource has so many.
+/// Maximum number of settings in one request. No resource has more than half of them.
 const NAMED_MAX: usize = 64;
 
 impl<'de> Deserialize<'de> for Named {

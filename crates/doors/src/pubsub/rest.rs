@@ -222,7 +222,7 @@ pub(super) fn read(found: (usize, String), uri: &Uri, body: &[u8]) -> Result<Ask
 /// bytes once it is decoded.
 const VALUES_MAX: usize = 1 << 18;
 
-/// Maximum number of paths in a field mask, which is one string in JSON. No resource has so many fields.
+/// Maximum number of paths in a field mask, which is one string in JSON. No resource has more than a hundred fields.
 const MASK_PATHS_MAX: usize = 1024;
 
 fn object(body: &[u8]) -> Result<Map<String, Value>> {
