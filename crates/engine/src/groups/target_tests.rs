@@ -142,8 +142,10 @@ fn groups_have_the_partitions_that_a_plain_resolution_finds() {
             let (found, left_out) = resolve(&members, &topics);
             let all = |(name, count): (&TopicName, &u32)| (0..*count).map(move |at| (name.clone(), at)).collect();
             let all: BTreeSet<(TopicName, u32)> = found.iter().flat_map(|of| -> Vec<_> { all(of) }).collect();
-            let listed = group.partitions().map(|at| (at.topic, at.partition)).collect();
-            assert_eq!((&all, left_out), (&listed, group.left_out()), "{seed}");
+            let listed: BTreeSet<_> = group.partitions().map(|at| (at.topic, at.partition)).collect();
+            // Without a list of all partitions.
+            assert!(all == listed, "{seed}: {} {found:?}", listed.len());
+            assert_eq!(left_out, group.left_out(), "{seed}");
             let mut given: Vec<TopicPartition> = Vec::new();
             for member in group.members() {
                 let reads = |at: &TopicPartition| members[member.id].iter().any(|pattern| pattern.matches(&at.topic));
