@@ -380,8 +380,8 @@ impl Core {
         Ok(commit)
     }
 
-    /// Number that rises with every topic that is created, grown or deleted, from 1 on startup. Inboxes do not count: no
-    /// group reads one.
+    /// Number that rises with every topic that is created, grown or deleted, from 1 on startup. Inboxes do not count:
+    /// no group reads one.
     pub fn catalog_version(&self) -> u64 {
         self.changed_topics.version()
     }

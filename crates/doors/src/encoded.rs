@@ -1,4 +1,5 @@
-//! Memory of responses whose size is known only when they are encoded: lists, descriptions, messages that are peeked at.
+//! Memory of responses whose size is known only when they are encoded: lists, descriptions, messages that are peeked
+//! at.
 
 use std::net::IpAddr;
 

@@ -221,8 +221,8 @@ impl Outbox {
         self.is_direct
     }
 
-    /// Returns `true` if fewer bytes wait than the limit, or if the outbox is closed. The limit is lower while many bytes
-    /// wait in all outboxes of the service.
+    /// Returns `true` if fewer bytes wait than the limit, or if the outbox is closed. The limit is lower while many
+    /// bytes wait in all outboxes of the service.
     pub fn has_room(&self) -> bool {
         let waiting = self.waiting();
         let is_short = || waiting >= BLOCK_BYTES && self.total.as_ref().is_some_and(Total::is_short);

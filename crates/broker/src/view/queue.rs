@@ -236,8 +236,8 @@ impl QueueView {
         }
     }
 
-    /// Adds a batch that has become readable, in a log that is stable up to `stable_end`. One of more than `records_max`
-    /// records that have to be examined is left for later, when no lock is held.
+    /// Adds a batch that has become readable, in a log that is stable up to `stable_end`. One of more than
+    /// `records_max` records that have to be examined is left for later, when no lock is held.
     pub(crate) fn arrive(&mut self, batch: &RecordBatch, stable_end: Offset, now_ms: u64, records_max: usize) {
         let end = batch.next_offset();
         let markers_end = if batch.is_control() { end } else { self.ends.markers_end };

@@ -472,8 +472,8 @@ impl Queue {
         }
     }
 
-    /// Ends expired leases and delays, at most [`ENDED_PER_CALL_MAX`], the earliest first: the partition is locked. These
-    /// changes need not be saved: after a restart they have expired as well.
+    /// Ends expired leases and delays, at most [`ENDED_PER_CALL_MAX`], the earliest first: the partition is locked.
+    /// These changes need not be saved: after a restart they have expired as well.
     pub fn expire(&mut self, now_ms: u64) {
         if now_ms.saturating_add(SET_BACK_MS_MIN) < self.looked_ms {
             self.set_back(self.looked_ms - now_ms);
