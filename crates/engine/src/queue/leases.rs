@@ -472,7 +472,7 @@ impl Queue {
         }
     }
 
-    /// Ends expired leases and delays, at most [`ENDED_PER_CALL_MAX`], the earliest first: the partition is locked.
+    /// Ends expired leases and delays, at most 4,096, the earliest first: the partition is locked.
     /// These changes need not be saved: after a restart they have expired as well.
     pub fn expire(&mut self, now_ms: u64) {
         if now_ms.saturating_add(SET_BACK_MS_MIN) < self.looked_ms {
