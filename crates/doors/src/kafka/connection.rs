@@ -28,10 +28,9 @@ use crate::login;
 
 /// Host name of a peer without an address, which is on this machine.
 const LOCALHOST: &str = "localhost";
-/// Keys of the APIs with a short response by which members stay in their groups: OffsetCommit, Heartbeat,
-/// ConsumerGroupHeartbeat and ShareGroupHeartbeat.
-const ALWAYS_ADMITTED: [i16; 4] = [8, 12, 68, 76];
-/// Maximum time for which a request waits until the client has read earlier responses.
+/// Keys of the APIs whose responses may be long: Metadata, OffsetFetch, and those that list or describe.
+const LISTINGS: [i16; 18] = [3, 9, 15, 16, 29, 32, 35, 46, 48, 50, 61, 65, 66, 69, 74, 75, 77, 90];
+/// Maximum time for which a list waits until its address has read earlier responses.
 const ROOM_WAIT: Duration = Duration::from_secs(20);
 
 /// Handler that passes requests to the broker.
@@ -256,7 +255,7 @@ impl KafkaHandler {
                 let must_close = session.must_close.clone();
                 Reply::Alone(once(
                     async move {
-                        let is_admitted = ALWAYS_ADMITTED.contains(&key)
+                        let is_admitted = !LISTINGS.contains(&key)
                             || broker.answers().wait_for_turn(address, ROOM_WAIT).await.is_ok();
                         if !is_admitted {
                             // Most responses have no place for an error.
