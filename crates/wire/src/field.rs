@@ -96,12 +96,12 @@ impl<B: Buf> Fields<B> {
     /// no memory.
     pub(crate) fn count(&mut self, entry_bytes_min: usize) -> Result<usize> {
         let count = self.u32()? as usize;
-        self.entries_left = self.entries_left.checked_sub(count).ok_or_else(|| {
-            Error::too_large(format!("the lists of a request have at most {LIST_ENTRIES_MAX} entries together"))
-        })?;
         if count > self.body.remaining() / entry_bytes_min {
             return Err(cut_short());
         }
+        self.entries_left = self.entries_left.checked_sub(count).ok_or_else(|| {
+            Error::too_large(format!("the lists of a request have at most {LIST_ENTRIES_MAX} entries together"))
+        })?;
         Ok(count)
     }
 
