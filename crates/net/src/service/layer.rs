@@ -152,6 +152,7 @@ impl<H, F> MappedResponse<H, F> {
             Reply::Later(later) => Reply::Later(later.map(self.map.clone())),
             Reply::Alone(later) => Reply::Alone(later.map(self.map.clone())),
             Reply::Blocked(later) => Reply::Blocked(later.map(self.map.clone())),
+            Reply::Again(held) => Reply::Again(held),
         }
     }
 }

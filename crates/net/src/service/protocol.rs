@@ -151,6 +151,10 @@ pub enum Reply<R, L> {
     Blocked(L),
     /// Response that is sent immediately as the last one: nothing more is read, and the stream is closed.
     Last(R),
+    /// No response: the request cannot begin yet. No further frame is handled until the future completes; then the
+    /// request is decoded and handled again. For protocols whose requests borrow their bytes, and not for requests
+    /// with a body.
+    Again(Held),
 }
 
 /// Progress of a stream from the handler's point of view.

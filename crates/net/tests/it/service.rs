@@ -22,6 +22,7 @@ over_every_transport!(
     one_request_may_have_several_answers,
     a_request_without_an_answer_is_a_fault,
     a_message_holds_back_later_frames,
+    a_request_that_cannot_begin_is_handled_again_before_later_frames,
     a_paused_stream_is_answered_and_not_read,
 );
 
@@ -350,6 +351,22 @@ async fn a_request_without_an_answer_is_a_fault(way: Way) {
         peer.assert_served().await;
         drop(peer);
         fixture.assert_all_released().await;
+    }
+}
+
+async fn a_request_that_cannot_begin_is_handled_again_before_later_frames(way: Way) {
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
+        let frames = [call(1, "echo first"), call(2, "again a"), one_way("note later"), call(3, "echo last")];
+        peer.send_all(&frames).await;
+        fixture.world.until("begin a").await;
+        assert_eq!(peer.receive_all(1).await, [answer(1, "first")]);
+        assert_eq!(fixture.world.noted("later"), 0, "it was handled too early");
+        fixture.world.open("a", 1);
+        assert_eq!(peer.receive_all(2).await, [answer(2, "a"), answer(3, "last")]);
+        assert_eq!((fixture.world.noted("tried a"), fixture.world.noted("later")), (2, 1));
+        drop(peer);
+        assert_eq!(fixture.assert_all_released().await.requests_started, 3, "it is counted once");
     }
 }
 

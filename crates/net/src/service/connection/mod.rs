@@ -541,7 +541,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
 
     /// Handles the first frame. Returns `false` if it is incomplete, or has to wait.
     fn handle_frame(&mut self, input: &mut Input<'_>, turn: &mut Turn<'_>) -> Result<bool, End> {
-        let buffered = input.len();
+        let (buffered, taken) = (input.len(), input.taken());
         let is_late = matches!(self.stage, Stage::Finishing { .. });
         let Some(decoded) = self.decode(input)? else {
             return Ok(false);
@@ -579,6 +579,11 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                         turn.batch.started += 1;
                         self.respond(tag, response, turn);
                         turn.permit = Some(permit);
+                    }
+                    Reply::Again(held) => {
+                        input.give_back(taken);
+                        self.held = Some(held);
+                        return Ok(false);
                     }
                     reply => {
                         let _number = self.reply(tag, reply, permit, turn);
@@ -633,6 +638,11 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 self.respond(tag, response, turn);
                 self.bodies.clear();
                 self.stage = Stage::Finishing { drained: None, is_eof: false, fault: None };
+                return None;
+            }
+            Reply::Again(_) => {
+                debug_assert!(false, "the body of a request cannot be received again");
+                self.answer_fault(tag, Fault::new(FaultKind::Internal, "the request cannot begin"), turn);
                 return None;
             }
             Reply::Later(later) => (later, false),

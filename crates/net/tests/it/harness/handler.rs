@@ -163,6 +163,16 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
             }
             "wait" => Reply::Later(gated(world, next().expect("a name"))),
             "alone" => Reply::Alone(gated(world, next().expect("a name"))),
+            // Begins only once the gate was passed.
+            "again" => {
+                let name = next().expect("a name");
+                world.note(format!("tried {name}"));
+                if world.noted(&format!("tried {name}")) > 1 {
+                    return Reply::Now(text(name));
+                }
+                let begun = Begun::new(world, name);
+                Reply::Again(Box::pin(async move { begun.0.pass(&begun.1).await }))
+            }
             "join" => {
                 let name = next().expect("a name");
                 session.joined.get_or_insert_with(|| name.to_owned());
