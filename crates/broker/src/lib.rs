@@ -89,7 +89,7 @@ pub use audit::AuditSettings;
 pub use backups::BegunBackup;
 pub use broker::Broker;
 pub use caches::{
-    Attempt as CacheAttempt, Cache, Caches, Cause, Finished, Keyed, Locked as LockedCache, Note, NoteListener,
+    Attempt as CacheAttempt, Awaited, Cache, Caches, Cause, Finished, Keyed, Locked as LockedCache, Note, NoteListener,
     StreamMark, Taken, Waiting, Wanted, What,
 };
 pub use clock::Clock;

@@ -163,3 +163,30 @@ async fn a_cache_without_watchers_stops_to_record_once_its_keys_are_free() {
     cache.forget_unwatched();
     assert!(!cache.changes.is_watched());
 }
+
+/// A thread that waits keeps its place behind the steps that came before, although each of them is long.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_ends_between_two_long_steps_that_follow_each_other() {
+    let cache = broker().caches.open("c").expect("new");
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let long_steps: Vec<_> = (0..2)
+        .map(|_| {
+            let (cache, is_over) = (cache.clone(), is_over.clone());
+            std::thread::spawn(move || {
+                while !is_over.load(Ordering::SeqCst) {
+                    let mut long = cache.lock([&b"key"[..]]);
+                    long.announce();
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            })
+        })
+        .collect();
+    while !cache.is_held(b"key") {
+        tokio::task::yield_now().await;
+    }
+    let has_locked = move || (0..20).any(|_| cache.lock_unless_held(Some([&b"key"[..]])).is_some());
+    let has_locked = beside("lock_unless_held", has_locked).await;
+    is_over.store(true, Ordering::SeqCst);
+    long_steps.into_iter().for_each(|step| step.join().expect("it does not panic"));
+    assert!(has_locked, "the long steps have passed it by each time");
+}

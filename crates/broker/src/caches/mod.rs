@@ -54,7 +54,7 @@ use crate::streams::{Listing, Streams};
 use crate::topic::Topic;
 pub use cache::{Attempt, Cache, Finished, Locked};
 use cache::{Common, Durable};
-pub use locked::{Keyed, StreamMark, Taken};
+pub use locked::{Awaited, Keyed, StreamMark, Taken};
 use log::CacheLog;
 pub use notes::{Cause, Note, NoteListener, Wanted, What};
 

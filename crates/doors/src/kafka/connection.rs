@@ -339,6 +339,7 @@ fn within(tenant: TenantName, reply: Reply<Answer, Later>) -> Reply<Answer, Late
         Reply::Later(answers) => Reply::Later(later(answers, tenant)),
         Reply::Alone(answers) => Reply::Alone(later(answers, tenant)),
         Reply::Blocked(answers) => Reply::Blocked(later(answers, tenant)),
+        Reply::Again(held) => Reply::Again(held),
     }
 }
 

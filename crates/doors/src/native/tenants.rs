@@ -38,6 +38,7 @@ pub(super) fn leave(tenant: TenantName, reply: Reply<Answer, Later>) -> Reply<An
         Reply::Later(later) => Reply::Later(leave_later(tenant, later)),
         Reply::Alone(later) => Reply::Alone(leave_later(tenant, later)),
         Reply::Blocked(later) => Reply::Blocked(leave_later(tenant, later)),
+        Reply::Again(held) => Reply::Again(held),
     }
 }
 

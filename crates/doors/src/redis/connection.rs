@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
-use broker::{Answers, Cache, Caches, Cause, Commit, Finished, Identity, LockedCache, Unwelcome, Waiting, Wakes};
+use broker::{
+    Answers, Awaited, Cache, Caches, Cause, Commit, Finished, Identity, LockedCache, Unwelcome, Waiting, Wakes,
+};
 use engine::security::TenantName;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -26,7 +28,7 @@ use super::commands::session::source_of;
 use super::commands::streams::others::Guests;
 use super::commands::transactions::{Transaction, Watched};
 use super::commands::work::Sliced;
-use super::databases::lock_or_busy;
+use super::databases::lock_if_free;
 use super::door::Door;
 use super::errors::{Done, Fail, LOGGED_OUT};
 use super::events;
@@ -34,8 +36,8 @@ use super::monitors::Monitoring;
 use super::names::cache_name;
 use super::notices::Notices;
 use super::room::answer_blocked;
-use super::scripts::BUSY;
 use super::scripts::batch::Batch;
+use super::scripts::{BUSY, LONG};
 use super::shard_channels::ShardSubscription;
 use super::stats::{Stats, Tally};
 use super::tracking::Tracked;
@@ -107,6 +109,8 @@ pub(super) struct Session {
     pub(super) monitoring: Option<Monitoring>,
     /// `true` if the current command runs in slices.
     pub(super) is_sliced: bool,
+    /// Time at which the current command began to wait for scripts that hold its keys, if it waits, and the wait.
+    waits: Option<(Instant, Awaited)>,
     /// Scripts of this read, which run on a thread for scripts.
     pub(super) batch: Batch,
     /// Duration of the current script once it has ended, if it runs there.
@@ -141,6 +145,8 @@ pub(super) enum Ran {
     Waits(Arc<Waiting>, Arc<Recheck>, Block),
     /// The command runs in slices. The commit is that of the data it has read.
     Sliced(Box<Sliced>, Commit),
+    /// The command has not begun, as a script holds keys that it needs.
+    Held,
 }
 
 impl Handler<RedisProtocol> for Door {
@@ -208,6 +214,7 @@ impl Handler<RedisProtocol> for Door {
             has_caching: false,
             monitoring: None,
             is_sliced: false,
+            waits: None,
             batch: Batch::default(),
             took: None,
         }
@@ -237,11 +244,15 @@ impl Handler<RedisProtocol> for Door {
                 reply
             }
             Ok(command) => {
+                // A script that waits for a thread has its place among the others.
+                let is_script = matches!(command.does, Does::Script(_));
+                if !is_script && self.scripts.holds_now(command, &args, |cache| session.is_in(cache)) {
+                    return self.again(session);
+                }
                 let number = command.number_of(&args);
                 session.client.note(number, up_s);
                 let replying = session.track(command, &args);
                 // A script is shown before its commands, as in Redis.
-                let is_script = matches!(command.does, Does::Script(_));
                 if is_script {
                     self.show(session, command, &args);
                 }
@@ -249,6 +260,10 @@ impl Handler<RedisProtocol> for Door {
                     Ok(()) => self.serve(session, command, &args),
                     Err(fail) => session.fail(&fail),
                 };
+                if let Reply::Again(_) = reply {
+                    return reply;
+                }
+                session.waits = None;
                 let reply = if is_script { reply } else { self.shown(session, command, &args, reply) };
                 // A transaction or a script that has run can no longer be refused.
                 let reply = session.charged(reply, command.is_write || command.may_write());
@@ -389,7 +404,7 @@ impl Door {
     ) -> Reply<Answer, Later> {
         let error = match &reply {
             Reply::Now(answer) | Reply::Last(answer) => answer.error(),
-            Reply::Later(_) | Reply::Blocked(_) | Reply::Alone(_) => None,
+            Reply::Later(_) | Reply::Blocked(_) | Reply::Alone(_) | Reply::Again(_) => None,
         };
         if let Some(error) = error {
             session.tally.fail(number, error);
@@ -469,8 +484,32 @@ impl Door {
             Ok(Ran::Answer(writer, commit)) => session.settled(Answer::Written(writer.bytes), commit),
             Ok(Ran::Waits(waiting, recheck, block)) => session.wait(waiting, recheck, block),
             Ok(Ran::Sliced(sliced, commit)) => self.slice(session, (command, args), *sliced, commit),
+            Ok(Ran::Held) => self.again(session),
             Err(fail) => session.fail(&fail),
         }
+    }
+
+    /// Lets a request be handled again once the scripts that run now have ended. Fails if it has waited for so long
+    /// that clients do not wait for scripts.
+    fn again(&self, session: &mut Session) -> Reply<Answer, Later> {
+        let cache = match session.database(&self.broker) {
+            Ok(cache) => cache.clone(),
+            Err(fail) => return session.fail(&fail),
+        };
+        let (since, _) = session.waits.get_or_insert_with(|| (Instant::now(), cache.await_keys()));
+        if since.elapsed() >= self.scripts.busy_after() {
+            session.waits = None;
+            return session.fail(&BUSY);
+        }
+        let ended = self.scripts.clone().ended(session.tenant.clone());
+        Reply::Again(Box::pin(async move {
+            let began = Instant::now();
+            ended.await;
+            if began.elapsed() < LONG {
+                // What holds the keys is no script, or has just begun.
+                tokio::time::sleep(LONG).await;
+            }
+        }))
     }
 
     /// Runs one command outside of a transaction.
@@ -491,12 +530,14 @@ impl Door {
         loop {
             // Two databases are always locked in the order of their numbers, which prevents deadlocks.
             let is_other_first = other_number.is_some_and(|other| other < number);
-            let lock_other = || other_cache.as_deref().map(|cache| lock_or_busy(cache, &named)).transpose();
-            let mut other = if is_other_first { lock_other()? } else { None };
-            let mut locked = lock_or_busy(cache, &named)?;
-            if !is_other_first {
-                other = lock_other()?;
-            }
+            let lock_other = || other_cache.as_deref().map(|cache| lock_if_free(cache, &named));
+            let first = is_other_first.then(lock_other).flatten();
+            let locked = lock_if_free(cache, &named);
+            let other = if is_other_first { first } else { lock_other() };
+            let (Some(mut locked), Some(mut other)) = (locked, other.map_or(Some(None), |locked| locked.map(Some)))
+            else {
+                return Ok(Ran::Held);
+            };
             if locked.is_noted() {
                 let cause = Cause { operation: events::operation(command, args), client: session.client.id };
                 locked.set_cause(cause);
@@ -609,6 +650,7 @@ pub(super) fn before(reply: Reply<Answer, Later>, follow: Follow) -> Reply<Answe
         Reply::Later(later) => Reply::Later(mapped(later, before)),
         Reply::Alone(later) => Reply::Alone(mapped(later, before)),
         Reply::Blocked(later) => Reply::Blocked(mapped(later, before)),
+        Reply::Again(held) => Reply::Again(held),
     }
 }
 
@@ -753,6 +795,7 @@ impl Session {
             Reply::Last(_) => Reply::Last(Answer::Nothing),
             Reply::Later(later) | Reply::Alone(later) => Reply::Alone(silent(later)),
             Reply::Blocked(later) => Reply::Blocked(silent(later)),
+            Reply::Again(held) => Reply::Again(held),
         }
     }
 }

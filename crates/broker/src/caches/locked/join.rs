@@ -1,6 +1,7 @@
 //! Further stripes for a step that has already begun, as a script may name a key only while it runs.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use engine::cache::Key;
@@ -25,6 +26,16 @@ const LATER: Duration = Duration::from_millis(10);
 /// Time after which a waiter checks again whether a long step holds the stripe.
 const CHECK_EVERY: Duration = Duration::from_millis(1);
 
+/// Wait for keys that a long step holds. It ends when it is dropped.
+#[must_use]
+pub struct Awaited(Arc<AtomicUsize>);
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Cache {
     /// Returns `true` if a long step holds the stripe of this key.
     pub fn is_held(&self, key: &[u8]) -> bool {
@@ -35,6 +46,18 @@ impl Cache {
     /// Returns `true` if a long step holds any stripe.
     pub fn is_any_held(&self) -> bool {
         self.held.load(Ordering::Acquire) != 0
+    }
+
+    /// Announces that a caller waits, without its thread, for keys that a long step holds.
+    pub fn await_keys(&self) -> Awaited {
+        self.awaited.fetch_add(1, Ordering::SeqCst);
+        Awaited(self.awaited.clone())
+    }
+
+    /// Returns `true` if callers wait for keys that a long step holds. The next long step lets them pass: otherwise,
+    /// steps that wait for the locks with their threads always come first.
+    pub fn is_awaited(&self) -> bool {
+        self.awaited.load(Ordering::SeqCst) != 0
     }
 
     /// Refuses to use all stripes while a long step holds one: the thread of the caller must not wait for it.
@@ -211,14 +234,16 @@ impl Cache {
             let locked = match stripe.try_lock() {
                 Some(locked) => locked,
                 None => {
-                    let until = Instant::now() + held_max;
+                    // In one piece: a thread that comes back again and again stays behind those that wait.
+                    let mut until = Instant::now() + held_max.max(CHECK_EVERY);
                     loop {
-                        if let Some(locked) = stripe.try_lock_for(CHECK_EVERY) {
+                        if let Some(locked) = stripe.try_lock_until(until) {
                             break locked;
                         }
-                        if self.held.load(Ordering::Acquire) & bit(number) != 0 && Instant::now() >= until {
+                        if self.held.load(Ordering::Acquire) & bit(number) != 0 {
                             return None;
                         }
+                        until += CHECK_EVERY;
                     }
                 }
             };

@@ -24,6 +24,7 @@ use super::notes::What;
 use crate::clock::StepTime;
 use crate::commit::Commit;
 
+pub use join::Awaited;
 pub use streams::{Keyed, StreamMark};
 
 /// Divisor of the budget: at most this part of it is freed for one step.

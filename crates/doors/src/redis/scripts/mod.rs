@@ -44,7 +44,7 @@ use text::Script;
 /// Time after which clients no longer wait for a script in ms, which `CONFIG SET busy-reply-threshold` changes.
 const BUSY_DEFAULT_MS: u64 = 5000;
 /// Duration of a script from which on clients wait for it without their threads.
-const LONG: Duration = Duration::from_millis(1);
+pub(super) const LONG: Duration = Duration::from_millis(1);
 
 /// Error for a client that wants keys of a script that takes long, in the words of Redis.
 pub(super) const BUSY: Fail =
@@ -71,7 +71,8 @@ impl Scripts {
         self.busy_ms.store(ms, Ordering::Relaxed);
     }
 
-    fn busy_after(&self) -> Duration {
+    /// Returns the time for which clients wait for scripts.
+    pub(super) fn busy_after(&self) -> Duration {
         match self.busy_ms.load(Ordering::Relaxed) {
             0 => Duration::MAX,
             ms => Duration::from_millis(ms),
@@ -104,11 +105,15 @@ impl Scripts {
         self.lanes.running().iter().any(waits)
     }
 
-    /// Waits for the end of a pause, and until the scripts of a tenant that run then have ended, or take so long that
-    /// clients do not wait for them.
+    /// Waits for the end of a pause, and then for scripts and functions as a command of a tenant does.
     pub(super) async fn over(self: Arc<Self>, pause: Arc<Pause>, tenant: Option<TenantName>) {
         pause.over().await;
         self.functions.restored(tenant.as_ref()).await;
+        self.ended(tenant).await;
+    }
+
+    /// Waits until the scripts of a tenant that run now have ended, or take so long that clients do not wait for them.
+    pub(super) async fn ended(self: Arc<Self>, tenant: Option<TenantName>) {
         let until = |running: &Arc<Running>| running.began.checked_add(self.busy_after());
         let is_long = |running: &Arc<Running>| running.tenant == tenant && running.began.elapsed() >= LONG;
         for running in self.lanes.running().into_iter().filter(is_long) {
@@ -154,6 +159,12 @@ impl Scripts {
     pub(super) fn refuses(&self, command: &Command, args: &[&[u8]], of: impl Fn(&Cache) -> bool) -> bool {
         self.lanes.is_any_running()
             && self.lanes.running().iter().any(|running| running.holds(self.busy_after(), command, args, &of))
+    }
+
+    /// Returns `true` if a script holds keys of a command in one of these caches, however short it has run.
+    pub(super) fn holds_now(&self, command: &Command, args: &[&[u8]], of: impl Fn(&Cache) -> bool) -> bool {
+        self.lanes.is_any_running()
+            && self.lanes.running().iter().any(|running| running.holds(Duration::ZERO, command, args, &of))
     }
 
     /// Checks that a script can be compiled.

@@ -19,7 +19,7 @@ use crate::redis::commands::sets::Split;
 use crate::redis::commands::streams::Shelf;
 use crate::redis::commands::transactions::{Held, act_for, finish};
 use crate::redis::connection::{SPARE_BYTES, Session};
-use crate::redis::databases::lock_or_busy;
+use crate::redis::databases::lock_if_free;
 use crate::redis::door::Door;
 use crate::redis::errors::{Done, Fail, fixed};
 use crate::redis::monitors::Lines;
@@ -132,7 +132,10 @@ impl Door {
         let mut locks_all = call.script.may_use_any_key();
         loop {
             let mut held = Held::new();
-            held.insert(number, lock_or_busy(cache, if locks_all { &Named::All } else { named })?);
+            let Some(locked) = lock_if_free(cache, if locks_all { &Named::All } else { named }) else {
+                return Ok(None);
+            };
+            held.insert(number, locked);
             act_for(&mut held, caller.client.id);
             let mut out = session.writer();
             out.bytes_max = script_room(session.room());

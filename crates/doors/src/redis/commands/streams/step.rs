@@ -47,6 +47,11 @@ use crate::redis::writer::{Writer, no_room};
 /// Maximum duration of a wait for a stream that is locked out of order.
 const JOIN_MAX: Duration = Duration::from_millis(5);
 
+/// Maximum time for which a script lets commands pass that wait for the end of another one, and the time after which
+/// it checks whether they have.
+const PASS_MAX: Duration = Duration::from_millis(2);
+const PASS_STEP: Duration = Duration::from_micros(100);
+
 /// Commands of a step, and their context.
 struct Step {
     broker: Arc<Broker>,
@@ -277,6 +282,14 @@ impl Step {
                 }
             }
             let mut held = self.lock_all(&caches, named).await?;
+            if self.lets_pass(&caches) {
+                drop(held);
+                let until = Instant::now() + PASS_MAX;
+                while self.lets_pass(&caches) && Instant::now() < until {
+                    std::thread::sleep(PASS_STEP);
+                }
+                held = self.lock_all(&caches, named).await?;
+            }
             transactions::act_for(&mut held, self.client.id);
             if is_gone || self.streams(&mut held, &queued, &args)? != wanted {
                 continue;
@@ -293,6 +306,11 @@ impl Step {
                 }
             }
         }
+    }
+
+    /// Returns `true` if commands wait for the end of a script, and this step has one that would come before them.
+    fn lets_pass(&self, caches: &BTreeMap<usize, Arc<Cache>>) -> bool {
+        self.caller.is_some() && caches.values().any(|cache| cache.is_awaited())
     }
 
     /// Locks the named keys of all databases. A step with scripts is on a thread that may wait. Any other one waits for

@@ -90,6 +90,29 @@ async fn commands_that_come_as_a_script_begins_do_not_block_a_thread() {
     }
 }
 
+/// Redis answers `BUSY` once a script has run for `busy-reply-threshold`, not because many run one after the other.
+#[tokio::test]
+async fn a_command_waits_for_scripts_that_follow_each_other() {
+    let server = server(&["threads=1"]);
+    let mut redis = Redis::open(&server);
+    assert_eq!(redis.call("CONFIG SET busy-reply-threshold 600000"), "+OK");
+    let slow = "local function ms() local now = redis.call('time') return now[1] * 1000 + now[2] / 1000 end \
+                local from = ms() repeat redis.call('get', KEYS[1]) until ms() - from > 150";
+    let client = server.client("tcp").await;
+    let mut scripts: Vec<Redis> = (0..4).map(|_| Redis::open(&server)).collect();
+    let script = request(&[b"EVAL", slow.as_bytes(), b"1", b"key"]);
+    scripts.iter_mut().for_each(|of| of.send(&script.repeat(3)));
+    until("a script that runs", async || metric(&client, "thalweg_redis_scripts_running").await >= 1).await;
+    for _ in 0..4 {
+        let mut other = Redis::open(&server);
+        other.ask("SET key 1");
+        assert_eq!(other.answer_within(PATIENCE).as_deref(), Some("+OK"));
+    }
+    for of in &mut scripts {
+        (0..3).for_each(|_| assert_eq!(of.answer(), "nil"));
+    }
+}
+
 #[tokio::test]
 async fn a_push_does_not_wait_for_a_blocked_client_whose_other_key_is_held() {
     let server = server(&["threads=1", "http=127.0.0.1:0"]);
