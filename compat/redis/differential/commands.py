@@ -228,7 +228,7 @@ FORMS = {
         "XPENDING <x> <g>", "XPENDING <x> <g> [IDLE (0|1000000000)] <from> <from> <n> [<c>]",
         "XCLAIM <x> <g> <c> <idle> {<new>} ~([IDLE 5] [TIME 5] [RETRYCOUNT <n>] [FORCE] [JUSTID] [LASTID <id>])",
         "XAUTOCLAIM <x> <g> <c> <idle> <from> ~([COUNT <n>] [JUSTID])", "XINFO STREAM <x>", "XINFO GROUPS <x>",
-        "XINFO CONSUMERS <x> <g>", "XSETID <x> <id> [ENTRIESADDED <i> [MAXDELETEDID <id>]]", "XSETID <x> <new>",
+        "XINFO CONSUMERS <x> <g>",
     ],
 }
 # Rare commands, because each affects many keys.

@@ -476,4 +476,7 @@ async fn streams_behave_like_those_of_redis_in_edge_cases() {
     redis.expect(&[("XTRIM s MINID ~ 1-130", "0"), ("XTRIM s MAXLEN = 5", "25"), ("XTRIM s MAXLEN ~ 0 LIMIT 4", "0")]);
     redis.expect(&[("XTRIM s MINID ~ 2", "5"), ("XLEN s", "0"), ("EXISTS s", "1")]);
     redis.expect(&[("XADD s 2-1 f v", "2-1"), ("XADD s MAXLEN ~ 0 2-2 f v", "2-2"), ("XLEN s", "0")]);
+    // xsetidCommand since Redis 7.2 (#11444); earlier versions accept an id below that of a deleted entry.
+    redis.expect(&[("DEL s", "1"), ("XADD s 40-1 f v", "40-1"), ("XDEL s 40-1", "1"), ("XSETID s 40-1", "OK")]);
+    assert!(redis.call("XSETID s 9-1").contains("smaller than current max_deleted_entry_id"));
 }
