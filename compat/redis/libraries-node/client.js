@@ -146,9 +146,9 @@ async function redlock() {
     await assert.rejects(extended.unlock(), { name: "LockError" });
     assert.deepStrictEqual(await client.mget(`${name}:a`, `${name}:b`), ["of another client", null]);
     const begin = Date.now();
-    await once.lock(`${name}:short`, 300);
+    await once.lock(`${name}:short`, 3_000);
     await (await locks.lock(`${name}:short`, 30_000)).unlock();
-    assert.ok(Date.now() - begin >= 299, "a lock was acquired before the end of another one");
+    assert.ok(Date.now() - begin >= 2999, "a lock was acquired before the end of another one");
   } finally {
     await client.quit();
   }

@@ -693,7 +693,8 @@ def tools(c):
     line = next(fields(line) for line in c.do("CLIENT", "LIST").splitlines() if f"id={c.id()} " in line)
     missing = {"cmd", "qbuf", "argv-mem", "obl", "oll", "omem", "tot-mem", "user", "redir", "resp"} - set(line)
     same(missing, set(), "the missing fields of CLIENT LIST")
-    c.ok("SCRIPT", "FLUSH")
+    # Programs that run at the same time count on the scripts that they have loaded.
+    c.refused("only support SYNC|ASYNC option", "SCRIPT", "FLUSH", "x")
     c.ok("FUNCTION", "FLUSH")
     c.refused("Unknown option", "CONFIG", "SET", "no-such-parameter", 1)
     c.refused("cluster support disabled", "READONLY")
