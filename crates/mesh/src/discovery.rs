@@ -33,10 +33,36 @@ const WATCHES_AT_ONCE: usize = 64;
 /// Time in ms for which a topic stays advertised after the last fetch from it.
 const LINGER_MS: u64 = 60_000;
 
+/// Sites that read a topic. Several tasks find them, and may use what they have found in another order: of two, the one
+/// with the higher number is newer.
+#[derive(Clone, Default)]
+pub(crate) struct Found {
+    pub number: u64,
+    pub sites: Sites,
+}
+
+/// Subscriber cache, with the number of its changes so far.
+struct Cache {
+    subscribers: SubscriberCache,
+    changes: u64,
+}
+
+impl Cache {
+    /// Notes a change.
+    fn change(&mut self) -> &mut SubscriberCache {
+        self.changes += 1;
+        &mut self.subscribers
+    }
+}
+
 /// Discovery of a site.
 pub(crate) struct Discovery {
-    cache: Mutex<SubscriberCache>,
-    /// Part of the directory that this site has.
+    /// Locked after `views`.
+    cache: Mutex<Cache>,
+    /// Part of the directory that this site has. Changes and answers are sent while it is locked, so that they arrive
+    /// in their order.
+    ///
+    /// Locked before all others.
     directory: Mutex<Directory>,
     /// Topics that the clients of this site read.
     interest: Mutex<Wanted>,
@@ -76,7 +102,7 @@ struct Wanted {
 impl Discovery {
     pub fn new(settings: &Settings) -> Self {
         Self {
-            cache: Mutex::new(SubscriberCache::new(settings.cache)),
+            cache: Mutex::new(Cache { subscribers: SubscriberCache::new(settings.cache), changes: 0 }),
             directory: Mutex::default(),
             interest: Mutex::new(Wanted { interest: Interest::new(), fetched_ms: HashMap::new() }),
             pending: Mutex::default(),
@@ -92,12 +118,12 @@ impl Discovery {
 
 impl Running {
     pub(crate) fn stats(&self) -> MeshStats {
-        MeshStats {
-            cache: self.discovery.cache.lock().stats(),
-            routes: self.routes.stats(self.links.lock().len() as u64),
-            lookups: self.discovery.lookups.load(Ordering::Relaxed),
-            directory_entries: self.discovery.directory.lock().len() as u64,
-        }
+        // One lock after the other: within one expression all of them would be held to its end.
+        let directory_entries = self.discovery.directory.lock().len() as u64;
+        let links = self.links.lock().len() as u64;
+        let cache = self.discovery.cache.lock().subscribers.stats();
+        let lookups = self.discovery.lookups.load(Ordering::Relaxed);
+        MeshStats { cache, routes: self.routes.stats(links), lookups, directory_entries }
     }
 
     /// Notes whether clients of this site read a topic, by subscriptions and queues or by fetches. Returns `true` if
@@ -151,7 +177,7 @@ impl Running {
         }
         let expired = self.discovery.directory.lock().sweep(now_ms);
         expired.into_iter().for_each(|(topic, watchers)| self.tell(&topic, watchers));
-        self.discovery.cache.lock().sweep(now_ms);
+        self.discovery.cache.lock().subscribers.sweep(now_ms);
     }
 
     /// Has the topics looked up again that one of these sites owns, which may have forgotten that they are watched.
@@ -181,8 +207,8 @@ impl Running {
             *at_ms = Some(now_ms);
             let (running, topic) = (self.clone(), topic.clone());
             self.spawn(async move {
-                if let Ok(sites) = running.refresh(&topic).await {
-                    running.follow(&topic, &sites);
+                if let Ok(found) = running.refresh(&topic).await {
+                    running.follow(&topic, &found);
                 }
             });
         }
@@ -219,66 +245,102 @@ impl Running {
         if watchers.is_empty() {
             return;
         }
-        let sites = self.discovery.directory.lock().lookup(topic, self.clock_ms());
-        for watcher in watchers {
-            if watcher == *self.site() {
-                self.on_changed(&watcher, topic, sites.clone());
-            } else {
-                self.send_to(&watcher, Frame::Changed { topic: topic.clone(), sites: sites.clone() });
+        let mut own = None;
+        {
+            let directory = self.discovery.directory.lock();
+            let sites = directory.lookup(topic, self.clock_ms());
+            for watcher in watchers {
+                if watcher == *self.site() {
+                    own = self.note_change(&watcher, topic, sites.clone());
+                } else {
+                    self.send_to(&watcher, Frame::Changed { topic: topic.clone(), sites: sites.clone() });
+                }
             }
+        }
+        if let Some(sites) = own {
+            self.take_over(topic, sites);
         }
     }
 
     pub(crate) fn on_look_up(self: &Arc<Self>, from: &SiteName, id: u64, topic: TopicName, watch_ms: u32) {
-        let sites = self.answer(from, &topic, watch_ms);
-        self.send_to(from, Frame::Found { id, sites });
+        self.answer(from, &topic, watch_ms, |sites| self.send_to(from, Frame::Found { id, sites }));
     }
 
     /// Answers a lookup from this site's part of the directory.
-    fn answer(&self, from: &SiteName, topic: &TopicName, watch_ms: u32) -> Vec<SiteName> {
+    fn answer<R>(&self, from: &SiteName, topic: &TopicName, watch_ms: u32, send: impl FnOnce(Vec<SiteName>) -> R) -> R {
         let now_ms = self.clock_ms();
         let mut directory = self.discovery.directory.lock();
         if let Err(error) = directory.watch(topic, from, now_ms + u64::from(watch_ms.min(WATCH_MS))) {
             tracing::debug!(site = %from, %topic, %error, "a site does not watch a topic, and asks again");
         }
-        directory.lookup(topic, now_ms)
+        send(directory.lookup(topic, now_ms))
     }
 
     /// Takes the answer of an owner over. The first ones are those that a lookup waits for; any other one is a change.
     pub(crate) fn on_found(self: &Arc<Self>, id: u64, from: &SiteName, sites: Vec<SiteName>) {
-        let (topic, answers) = {
+        let Some(topic) = self.discovery.pending.lock().get(&id).map(|of| of.topic.clone()) else { return };
+        let all = self.note_view(&topic, from, sites);
+        self.on_noted_answer(id, &topic, all);
+    }
+
+    fn on_noted_answer(self: &Arc<Self>, id: u64, topic: &TopicName, all: Vec<SiteName>) {
+        let answers = {
             let mut pending = self.discovery.pending.lock();
             let Some(of) = pending.get_mut(&id) else { return };
             of.left = of.left.saturating_sub(1);
-            let found = (of.topic.clone(), of.answers.clone());
+            let answers = of.answers.clone();
             if of.left == 0 {
                 pending.remove(&id);
             }
-            found
+            answers
         };
-        let all = self.note_view(&topic, from, sites);
         let is_awaited = answers.send(all.clone()).is_ok();
         // That there is none is known only when all owners have answered.
         if !all.is_empty() || !is_awaited {
-            self.take_over(&topic, all);
+            self.take_over(topic, all);
         }
     }
 
     /// Takes a change over that an owner of a topic has sent.
     pub(crate) fn on_changed(self: &Arc<Self>, from: &SiteName, topic: &TopicName, sites: Vec<SiteName>) {
+        if let Some(all) = self.note_change(from, topic, sites) {
+            self.take_over(topic, all);
+        }
+    }
+
+    /// Notes a change. Returns the sites that read the topic, by all owners; `None` if it is not live here.
+    fn note_change(&self, from: &SiteName, topic: &TopicName, sites: Vec<SiteName>) -> Option<Vec<SiteName>> {
         if !self.outgoing.lock().contains_key(topic) {
             // What one owner says is not all, and nobody keeps what the others say.
-            self.discovery.cache.lock().invalidate(topic);
-            return;
+            self.discovery.cache.lock().change().invalidate(topic);
+            return None;
         }
-        let all = self.note_view(topic, from, sites);
-        self.take_over(topic, all);
+        Some(self.note_view(topic, from, sites))
     }
 
     fn take_over(self: &Arc<Self>, topic: &TopicName, sites: Vec<SiteName>) {
-        self.discovery.cache.lock().changed(topic, sites.clone(), self.clock_ms());
+        let now_ms = self.clock_ms();
+        let found = self.find(topic, sites, |cache, sites| {
+            cache.changed(topic, sites.clone(), now_ms);
+            sites.into()
+        });
         self.discovery.answered.notify_waiters();
-        self.follow(topic, &sites);
+        self.follow(topic, &found);
+    }
+
+    /// Stores the sites that read a topic, by what its owners have said until now. What one of them has said after
+    /// `sites` were gathered is not overwritten. For a topic that is not live here nobody keeps what they say.
+    fn find(
+        &self,
+        topic: &TopicName,
+        sites: Vec<SiteName>,
+        store: impl FnOnce(&mut SubscriberCache, Vec<SiteName>) -> Sites,
+    ) -> Found {
+        let views = self.discovery.views.lock();
+        let sites = views.get(topic).map_or(sites, all_of);
+        let mut cache = self.discovery.cache.lock();
+        let sites = store(cache.change(), sites);
+        Found { number: cache.changes, sites }
     }
 
     /// Notes what a site says of a topic. Returns the sites that read it, by all owners.
@@ -301,38 +363,40 @@ impl Running {
         let of_topic = views.entry(topic.clone()).or_default();
         of_topic.insert(from.clone(), sites);
         of_topic.retain(|owner, _| owners.contains(owner));
-        let all: BTreeSet<&SiteName> = of_topic.values().flatten().collect();
-        all.into_iter().cloned().collect()
+        all_of(of_topic)
     }
 
     /// Sends a topic to these sites from now on.
-    fn follow(self: &Arc<Self>, topic: &TopicName, sites: &[SiteName]) {
+    fn follow(self: &Arc<Self>, topic: &TopicName, found: &Found) {
         let outgoing: Option<Arc<Outgoing>> = self.outgoing.lock().get(topic).cloned();
         if let Some(outgoing) = outgoing {
-            self.follow_sites(&outgoing, sites);
+            self.follow_sites(&outgoing, found);
         }
     }
 
     /// Returns the sites that read a topic: from the subscriber cache, or else from the directory.
-    pub(crate) async fn sites_of(self: &Arc<Self>, topic: &TopicName) -> Sites {
+    pub(crate) async fn sites_of(self: &Arc<Self>, topic: &TopicName) -> Found {
         loop {
             let answered = self.discovery.answered.notified();
             let now_ms = self.clock_ms();
-            let found = self.discovery.cache.lock().lookup(topic, now_ms);
-            match found {
-                Lookup::Hit(sites) | Lookup::Stale { sites, is_refresh_due: false } => return sites,
+            let (number, lookup) = {
+                let mut cache = self.discovery.cache.lock();
+                (cache.changes, cache.subscribers.lookup(topic, now_ms))
+            };
+            match lookup {
+                Lookup::Hit(sites) | Lookup::Stale { sites, is_refresh_due: false } => return Found { number, sites },
                 Lookup::Stale { sites, is_refresh_due: true } => {
                     let (running, topic) = (self.clone(), topic.clone());
                     self.spawn(async move {
-                        if let Ok(sites) = running.refresh(&topic).await {
-                            running.follow(&topic, &sites);
+                        if let Ok(found) = running.refresh(&topic).await {
+                            running.follow(&topic, &found);
                         }
                     });
-                    return sites;
+                    return Found { number, sites };
                 }
                 Lookup::Miss { is_query_due: true, retry_at_ms } => {
-                    if let Ok(sites) = self.refresh(topic).await {
-                        return sites;
+                    if let Ok(found) = self.refresh(topic).await {
+                        return found;
                     }
                     let wait = Duration::from_millis(retry_at_ms.saturating_sub(self.clock_ms()).min(1000));
                     tokio::time::sleep(wait).await;
@@ -348,29 +412,27 @@ impl Running {
 
     /// Returns the sites that read a topic: from the subscriber cache if it knows some, or else from the directory.
     pub(crate) async fn readers_now(self: &Arc<Self>, topic: &TopicName) -> Result<Sites> {
-        let known = self.discovery.cache.lock().lookup(topic, self.clock_ms());
+        let known = self.discovery.cache.lock().subscribers.lookup(topic, self.clock_ms());
         match known {
             Lookup::Hit(sites) if !sites.is_empty() => Ok(sites),
-            _ => self.refresh(topic).await,
+            _ => Ok(self.refresh(topic).await?.sites),
         }
     }
 
     /// Asks the directory, and stores its answer.
-    async fn refresh(self: &Arc<Self>, topic: &TopicName) -> Result<Sites> {
-        let found = self.look_up(topic).await;
-        let mut cache = self.discovery.cache.lock();
+    async fn refresh(self: &Arc<Self>, topic: &TopicName) -> Result<Found> {
+        let looked_up = self.look_up(topic).await;
         let now_ms = self.clock_ms();
-        let stored = match found {
-            Ok(sites) => Ok(cache.store(topic, sites, now_ms)),
+        let found = match looked_up {
+            Ok(sites) => Ok(self.find(topic, sites, |cache, sites| cache.store(topic, sites, now_ms))),
             Err(error) => {
                 tracing::debug!(%topic, %error, "a lookup failed");
-                cache.fail(topic);
+                self.discovery.cache.lock().subscribers.fail(topic);
                 Err(error)
             }
         };
-        drop(cache);
         self.discovery.answered.notify_waiters();
-        stored
+        found
     }
 
     /// Asks all owners of a topic which sites read it. The first answer that names some is used, and later ones as
@@ -384,8 +446,8 @@ impl Running {
         self.discovery.pending.lock().insert(id, pending);
         for owner in &owners {
             if owner == self.site() {
-                let sites = self.answer(owner, topic, WATCH_MS);
-                self.on_found(id, owner, sites);
+                let all = self.answer(owner, topic, WATCH_MS, |sites| self.note_view(topic, owner, sites));
+                self.on_noted_answer(id, topic, all);
             } else {
                 self.send_to(owner, Frame::LookUp { id, topic: topic.clone(), watch_ms: WATCH_MS });
             }
@@ -414,3 +476,13 @@ impl Running {
             .map_err(|late| Error::new(ErrorKind::Timeout, format!("the directory did not answer for {topic}: {late}")))
     }
 }
+
+/// Returns the sites that read a topic, by any of its owners.
+fn all_of(views: &BTreeMap<SiteName, Vec<SiteName>>) -> Vec<SiteName> {
+    let all: BTreeSet<&SiteName> = views.values().flatten().collect();
+    all.into_iter().cloned().collect()
+}
+
+#[cfg(test)]
+#[path = "discovery_tests.rs"]
+mod tests;

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use quinn::{SendStream, WriteError};
 use tokio::sync::watch;
 
+use crate::discovery::Found;
 use crate::frame::{BatchHead, Head};
 use crate::link::{code, disconnected};
 use crate::running::{Path, Running, UNREACHABLE_AFTER};
@@ -57,12 +58,7 @@ pub(crate) struct Outgoing {
     pub records: AtomicU64,
     /// `true` once what clients publish is routed.
     pub is_routed: AtomicBool,
-    forwards: Mutex<BTreeMap<SiteName, Arc<Forward>>>,
-    /// Sites that read the topic, by the last answer of the directory.
-    found: Mutex<Vec<SiteName>>,
-    /// Version of the listeners and the paths for which the receivers were found; `None` if they have to be found
-    /// again.
-    followed: Mutex<Option<u64>>,
+    forwards: Mutex<Forwards>,
     /// Held by the forward to a site that sends: one that has to end completes what it sends.
     turns: Mutex<BTreeMap<SiteName, Arc<tokio::sync::Mutex<()>>>>,
     /// Offsets up to which the router has looked the topic up, without a subscriber cache: forwards wait for it.
@@ -77,6 +73,17 @@ pub(crate) struct Outgoing {
     /// Records that each site was sent.
     sent: Mutex<BTreeMap<SiteName, Sent>>,
     ended: watch::Sender<bool>,
+}
+
+/// Forwards of a topic, and for what they were started.
+#[derive(Default)]
+struct Forwards {
+    of_sites: BTreeMap<SiteName, Arc<Forward>>,
+    /// Sites that read the topic, by the newest answer of the directory.
+    found: Found,
+    /// Version of the listeners and the paths for which the receivers were found; `None` if they have to be found
+    /// again.
+    followed: Option<u64>,
 }
 
 /// Sending of a topic to a site.
@@ -176,8 +183,6 @@ impl Outgoing {
             records: AtomicU64::new(0),
             is_routed: AtomicBool::new(false),
             forwards: Mutex::default(),
-            found: Mutex::default(),
-            followed: Mutex::default(),
             turns: Mutex::default(),
             released: watch::Sender::default(),
             positions: Mutex::default(),
@@ -190,7 +195,7 @@ impl Outgoing {
 
     fn end(&self) {
         self.ended.send_replace(true);
-        for forward in self.forwards.lock().values() {
+        for forward in self.forwards.lock().of_sites.values() {
             forward.ending.send_replace(Ending::Now);
         }
     }
@@ -242,7 +247,7 @@ impl Outgoing {
             mode: MeshMode::Live,
             copy: None,
             is_wanted: self.is_wanted.load(Ordering::Relaxed),
-            sites: self.forwards.lock().keys().cloned().collect(),
+            sites: self.forwards.lock().of_sites.keys().cloned().collect(),
             sent_records: self.records.load(Ordering::Relaxed),
             received_records,
         }
@@ -398,15 +403,15 @@ impl Running {
 
     async fn route_once(self: &Arc<Self>, outgoing: &Arc<Outgoing>) -> Result<()> {
         let mut subscription = self.read(&outgoing.topic, Start::Live, Overflow::DropOld, Reader::Router).await?;
-        outgoing.is_routed.store(true, Ordering::Relaxed);
         let handle = subscription.handle();
         *outgoing.positions.lock() = subscription.starts.iter().map(|start| (start.partition, start.start)).collect();
+        outgoing.is_routed.store(true, Ordering::Relaxed);
         if !self.settings.cache.is_off() {
             // So that the first publish knows its receivers at other sites.
             let (running, outgoing) = (self.clone(), outgoing.clone());
             self.spawn_until(&outgoing.ended.clone(), async move {
-                let sites = running.sites_of(&outgoing.topic).await;
-                running.follow_sites(&outgoing, &sites);
+                let found = running.sites_of(&outgoing.topic).await;
+                running.follow_sites(&outgoing, &found);
             });
         }
         let mut deliveries = Vec::new();
@@ -428,8 +433,8 @@ impl Running {
                 has_own |= is_own;
             }
             if has_own {
-                let sites = self.sites_of(&outgoing.topic).await;
-                self.follow_sites(outgoing, &sites);
+                let found = self.sites_of(&outgoing.topic).await;
+                self.follow_sites(outgoing, &found);
             }
             if self.settings.cache.is_off() {
                 outgoing.released.send_modify(|released| released.extend(&routed));
@@ -438,31 +443,35 @@ impl Running {
         }
     }
 
-    /// Sends a topic to the sites that read it, by an answer of the directory, and to those with listeners.
-    pub(crate) fn follow_sites(self: &Arc<Self>, outgoing: &Arc<Outgoing>, sites: &[SiteName]) {
-        {
-            let mut found = outgoing.found.lock();
-            if *found == sites && *outgoing.followed.lock() == Some(self.listening_version()) {
-                return;
-            }
-            *found = sites.to_vec();
+    /// Sends a topic to the sites that read it, by the newest answer of the directory, and to those with listeners.
+    pub(crate) fn follow_sites(self: &Arc<Self>, outgoing: &Arc<Outgoing>, found: &Found) {
+        let mut forwards = outgoing.forwards.lock();
+        if found.number > forwards.found.number {
+            let has_changed = forwards.found.sites != found.sites;
+            forwards.found = found.clone();
+            forwards.followed = forwards.followed.filter(|_| !has_changed);
         }
-        self.follow_receivers(outgoing);
+        if forwards.followed != Some(self.listening_version()) {
+            self.follow_in(outgoing, &mut forwards);
+        }
     }
 
     /// Starts a forward to each receiver of a topic that has none, and ends the others.
     pub(crate) fn follow_receivers(self: &Arc<Self>, outgoing: &Arc<Outgoing>) {
+        self.follow_in(outgoing, &mut outgoing.forwards.lock());
+    }
+
+    fn follow_in(self: &Arc<Self>, outgoing: &Arc<Outgoing>, forwards: &mut Forwards) {
         if !outgoing.is_routed.load(Ordering::Relaxed) {
             // It is not known yet where a forward begins.
             return;
         }
-        let mut forwards = outgoing.forwards.lock();
         let version = self.listening_version();
-        let mut receivers = self.receivers_of(&outgoing.topic, &outgoing.found.lock());
+        let mut receivers = self.receivers_of(&outgoing.topic, &forwards.found.sites);
         receivers.remove(self.site());
         let routed = outgoing.positions.lock().clone();
         let members_from = outgoing.members_from(&routed);
-        forwards.retain(|site, forward| {
+        forwards.of_sites.retain(|site, forward| {
             let stays = receivers.contains_key(site);
             if !stays {
                 forward.end(&members_from);
@@ -470,7 +479,7 @@ impl Running {
             stays
         });
         for (site, groups) in receivers {
-            if let Some(forward) = forwards.get(&site) {
+            if let Some(forward) = forwards.of_sites.get(&site) {
                 forward.choose(Some(groups), &members_from);
                 continue;
             }
@@ -479,9 +488,9 @@ impl Running {
             forward.choose(Some(groups), &members_from);
             let work = self.clone().forward(outgoing.clone(), site.clone(), routed.clone(), forward.clone());
             self.spawn_until(&outgoing.ended, work);
-            forwards.insert(site, forward);
+            forwards.of_sites.insert(site, forward);
         }
-        *outgoing.followed.lock() = Some(version);
+        forwards.followed = Some(version);
     }
 
     /// Sends the records of a topic to a site until that is ended, or it cannot be reached for long.
@@ -499,10 +508,10 @@ impl Running {
             tracing::debug!(%site, %topic, %error, "records are no longer sent to a site");
         }
         let mut forwards = outgoing.forwards.lock();
-        if forwards.get(&site).is_some_and(|current| Arc::ptr_eq(current, &forward)) {
-            forwards.remove(&site);
+        if forwards.of_sites.get(&site).is_some_and(|current| Arc::ptr_eq(current, &forward)) {
+            forwards.of_sites.remove(&site);
             // The next record is for it again.
-            *outgoing.followed.lock() = None;
+            forwards.followed = None;
         }
         drop(forwards);
         if forward.is_refused.load(Ordering::Relaxed) {

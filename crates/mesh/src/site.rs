@@ -151,7 +151,7 @@ impl Site {
         link.map(|link| link.connection.clone())
     }
 
-    fn running(&self) -> Result<Arc<Running>> {
+    pub(crate) fn running(&self) -> Result<Arc<Running>> {
         self.running.lock().clone().ok_or_else(|| {
             if let Some(error) = &*self.unresumed.lock() {
                 return error.clone();

@@ -1,0 +1,101 @@
+//! Answers of owners that come in another order than they are used in.
+
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+use broker::{Broker, Mesh};
+use engine::mesh::{MeshMode, SiteRole};
+use engine::{Storage, TopicSettings};
+use tokio::runtime::Handle;
+
+use super::*;
+use crate::site::Site;
+
+/// Timeout for anything on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Site with a broker in memory.
+struct TestSite {
+    broker: Arc<Broker>,
+    mesh: Arc<Site>,
+}
+
+impl TestSite {
+    async fn start() -> Self {
+        let broker = Broker::start(broker::Settings::default(), &[Handle::current()]).expect("started");
+        let listen = Some(([127, 0, 0, 1], 0).into());
+        let mesh = Site::new(&broker, Settings { listen, role: SiteRole::Hub, ..Settings::default() });
+        broker.set_mesh(mesh.clone()).expect("the first one");
+        mesh.resume().await;
+        Self { broker, mesh }
+    }
+}
+
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Site `a`, which routes a topic that nobody reads, and its link to `b`.
+struct Pair {
+    a: Arc<Running>,
+    b: SiteName,
+    topic: TopicName,
+    outgoing: Arc<Outgoing>,
+    _sites: [TestSite; 2],
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let sites = [TestSite::start().await, TestSite::start().await];
+        let name = |text| SiteName::parse(text).expect("a name");
+        sites[0].mesh.init(name("a")).await.expect("begun");
+        let invitation = sites[0].mesh.invite(5).await.expect("issued");
+        sites[1].mesh.join(name("b"), &invitation).await.expect("joined");
+        let topic = TopicName::parse("news").expect("a name");
+        let settings = TopicSettings { mesh: MeshMode::Live, storage: Storage::Memory, ..TopicSettings::of_broker() };
+        sites[0].broker.create_topic(topic.as_str(), settings).await.expect("created");
+        let a = sites[0].mesh.running().expect("in a mesh");
+        let is_routed = || a.outgoing.lock().get(&topic).is_some_and(|of| of.is_routed.load(Ordering::Relaxed));
+        until("the topic is routed", is_routed).await;
+        assert_eq!(a.sites_of(&topic).await.sites[..], []);
+        until("all owners have answered", || a.discovery.pending.lock().is_empty()).await;
+        let outgoing = a.outgoing.lock()[&topic].clone();
+        Self { a, b: name("b"), topic, outgoing, _sites: sites }
+    }
+
+    async fn until_sent_to_b(&self) {
+        until("it is sent to b", || self.outgoing.status(0).sites == [self.b.clone()]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_change_that_follows_the_last_answer_of_a_lookup_is_not_overwritten_by_it() {
+    let Pair { a, b, topic, .. } = &Pair::start().await;
+    let mut lookup = pin!(a.refresh(topic));
+    assert!(lookup.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "b has not answered");
+    let id = a.discovery.lookups.load(Ordering::Relaxed) - 1;
+    a.on_found(id, b, Vec::new());
+    a.on_changed(b, topic, vec![b.clone()]);
+    let found = lookup.await.expect("answered");
+    a.follow(topic, &found);
+    assert_eq!(*found.sites, *std::slice::from_ref(b));
+    assert_eq!(*a.sites_of(topic).await.sites, *std::slice::from_ref(b));
+}
+
+#[tokio::test]
+async fn a_router_that_has_read_the_cache_before_a_change_does_not_undo_it() {
+    let pair = Pair::start().await;
+    let Pair { a, b, topic, outgoing, .. } = &pair;
+    let before = a.sites_of(topic).await;
+    a.on_changed(b, topic, vec![b.clone()]);
+    a.follow_sites(outgoing, &before);
+    pair.until_sent_to_b().await;
+    let now = a.sites_of(topic).await;
+    a.on_changed(b, topic, Vec::new());
+    a.follow_sites(outgoing, &now);
+    until("it is sent to nobody", || outgoing.status(0).sites.is_empty()).await;
+}
