@@ -188,6 +188,12 @@ impl Running {
             self.lose_link(&link, Some(text.to_owned()));
             return Err(Error::new(ErrorKind::Denied, text));
         }
+        let is_restarted =
+            self.runs.lock().insert(link.site.clone(), instance).is_some_and(|before| before != instance);
+        if is_restarted {
+            // Before its frames are read: what it advertises on this link is of its new run.
+            self.forget_interest_of(&link.site);
+        }
         admit(&connection);
         self.spawn(write);
         self.spawn(self.clone().read_control(link.clone(), control.receive));
@@ -197,17 +203,12 @@ impl Running {
             self.end_replaced(link, &other);
             return Ok(());
         }
-        let is_restarted =
-            self.runs.lock().insert(link.site.clone(), instance).is_some_and(|before| before != instance);
         {
             let now = Instant::now();
             let mut paths = self.paths.lock();
             let path = paths.entry(link.site.clone()).or_insert_with(|| PathState::new(now));
             path.takes_turns = true;
             path.since = if is_restarted { now } else { path.since };
-        }
-        if is_restarted {
-            self.forget_interest_of(&link.site);
         }
         self.routes.links.fetch_add(1, Ordering::Relaxed);
         tracing::info!(site = %link.site, peer = %connection.remote_address(), "linked with a site");
