@@ -636,7 +636,14 @@ impl Running {
                 None => {
                     let (from, topic, run) = (self.site().clone(), outgoing.topic.clone(), outgoing.run);
                     let head = Head { from, run, to: site.clone(), topic, origin: None, groups: groups.clone() };
-                    stream.insert(self.open_stream(&head).await?)
+                    match self.open_stream(&head).await {
+                        // Records wait for a limit, and are not dropped for it.
+                        Err(error) if error.kind == ErrorKind::Busy => {
+                            tracing::warn!(topic = %outgoing.topic, %error, "records for another site wait");
+                            continue;
+                        }
+                        opened => stream.insert(opened?),
+                    }
                 }
             };
             match open.write(chunks.to_vec()).await {
@@ -671,8 +678,10 @@ impl Running {
                 if let Ok(mut send) = opened {
                     let mut bytes = BytesMut::new();
                     head.put(&mut bytes);
-                    send.write_all(&bytes).await.map_err(|error| disconnected(&error))?;
-                    return Ok(Stream { send, path, groups: head.groups.clone() });
+                    // Without it the link has just ended, and there may be another path.
+                    if send.write_all(&bytes).await.is_ok() {
+                        return Ok(Stream { send, path, groups: head.groups.clone() });
+                    }
                 }
             }
             if begin.elapsed() >= UNREACHABLE_AFTER {

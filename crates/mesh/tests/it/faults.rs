@@ -133,6 +133,30 @@ async fn a_link_that_ends_under_load_loses_no_order_and_counts_what_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_wait_for_a_link_that_has_too_many_streams_and_none_is_lost() {
+    let a = TestSite::first("a", reachable()).await;
+    let b = TestSite::join("b", reachable(), &a).await;
+    a.create("news").await;
+    b.create("news").await;
+    let mut reader = b.subscribe("news").await;
+    a.until_sends("news", &[&b]).await;
+    let link = a.mesh.connection_to(&b.name).expect("linked");
+    let mut streams = Vec::new();
+    while let Ok(Ok(stream)) = tokio::time::timeout(Duration::from_millis(500), link.open_uni()).await {
+        streams.push(stream);
+    }
+    a.publish("news", "0").await;
+    // Longer than the forward waits for one stream.
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    for number in 1..10 {
+        a.publish("news", &number.to_string()).await;
+    }
+    drop(streams);
+    let wanted: Vec<String> = (0..10).map(|number| number.to_string()).collect();
+    assert_eq!(values(&mut reader, 10).await, wanted);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_hub_relays_when_one_fails() {
     let first = TestSite::first("hub-1", reachable()).await;
     let second = TestSite::join("hub-2", reachable(), &first).await;
