@@ -3,9 +3,9 @@
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use broker::{Broker, Mesh};
+use broker::{Broker, Mesh, Wakes};
 use engine::mesh::{MeshMode, SiteRole};
-use engine::{Storage, TopicSettings};
+use engine::{Acks, BatchBuilder, Storage, TopicSettings};
 use tokio::runtime::Handle;
 
 use super::*;
@@ -45,7 +45,7 @@ struct Pair {
     b: SiteName,
     topic: TopicName,
     outgoing: Arc<Outgoing>,
-    _sites: [TestSite; 2],
+    sites: [TestSite; 2],
 }
 
 impl Pair {
@@ -64,7 +64,7 @@ impl Pair {
         assert_eq!(a.sites_of(&topic).await.sites[..], []);
         until("all owners have answered", || a.discovery.pending.lock().is_empty()).await;
         let outgoing = a.outgoing.lock()[&topic].clone();
-        Self { a, b: name("b"), topic, outgoing, _sites: sites }
+        Self { a, b: name("b"), topic, outgoing, sites }
     }
 
     async fn until_sent_to_b(&self) {
@@ -98,4 +98,19 @@ async fn a_router_that_has_read_the_cache_before_a_change_does_not_undo_it() {
     a.on_changed(b, topic, Vec::new());
     a.follow_sites(outgoing, &now);
     until("it is sent to nobody", || outgoing.status(0).sites.is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_site_is_listed_for_a_topic_once_a_publish_counts_it_as_a_receiver() {
+    let pair = Pair::start().await;
+    let Pair { a, b, topic, outgoing, sites } = &pair;
+    a.on_changed(b, topic, vec![b.clone()]);
+    assert_eq!(outgoing.status(0).sites, [], "the forward has not begun");
+    pair.until_sent_to_b().await;
+    let mut builder = BatchBuilder::new();
+    builder.push(1, None, Some(b"a request"), &[]).expect("a small record");
+    let batch = builder.finish().expect("a record");
+    let wakes = &mut Wakes::default();
+    let published = sites[0].broker.publish(topic.as_str(), Some(0), Acks::Accepted, batch, wakes).await;
+    assert_eq!(published.expect("published").receivers, 1);
 }

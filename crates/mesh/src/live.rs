@@ -90,6 +90,8 @@ struct Forwards {
 struct Forward {
     /// Queue groups that get the records there. The last step is the current one; those before it are for the backlog.
     steps: Mutex<Vec<Step>>,
+    /// `true` once it reads the topic, and a publish counts it as a receiver.
+    is_reading: AtomicBool,
     /// `true` if the site has stopped the stream because it does not take the topic.
     is_refused: AtomicBool,
     ending: watch::Sender<Ending>,
@@ -116,6 +118,7 @@ impl Forward {
     fn new(groups: Groups) -> Self {
         Self {
             steps: Mutex::new(vec![Step { from: BTreeMap::new(), groups: Some(groups) }]),
+            is_reading: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
             ending: watch::Sender::new(Ending::No),
         }
@@ -221,17 +224,6 @@ impl Outgoing {
         routed.iter().map(later).collect()
     }
 
-    /// Returns where a forward to a site begins: with what was not routed when it was started, and nothing that the
-    /// site was sent before.
-    fn start_for(&self, site: &SiteName, mut offsets: BTreeMap<PartitionId, Offset>) -> Start {
-        if let Some(sent) = self.sent.lock().get(site) {
-            for (partition, next) in &sent.offsets {
-                offsets.entry(*partition).and_modify(|offset| *offset = (*offset).max(*next));
-            }
-        }
-        Start::Offsets(offsets.into_iter().collect())
-    }
-
     /// Waits until the router has looked the topic up for a record.
     async fn wait_for_lookup(&self, of: Option<(PartitionId, Offset)>) {
         let Some((partition, offset)) = of else { return };
@@ -242,12 +234,14 @@ impl Outgoing {
     }
 
     pub fn status(&self, received_records: u64) -> MeshTopic {
+        let forwards = self.forwards.lock();
+        let reading = forwards.of_sites.iter().filter(|(_, forward)| forward.is_reading.load(Ordering::Relaxed));
         MeshTopic {
             topic: self.topic.clone(),
             mode: MeshMode::Live,
             copy: None,
             is_wanted: self.is_wanted.load(Ordering::Relaxed),
-            sites: self.forwards.lock().of_sites.keys().cloned().collect(),
+            sites: reading.map(|(site, _)| site.clone()).collect(),
             sent_records: self.records.load(Ordering::Relaxed),
             received_records,
         }
@@ -502,8 +496,6 @@ impl Running {
         forward: Arc<Forward>,
     ) {
         let topic = &outgoing.topic;
-        let turn = outgoing.turns.lock().entry(site.clone()).or_default().clone();
-        let _turn = turn.lock().await;
         if let Err(error) = self.forward_all(&outgoing, &site, from, &forward).await {
             tracing::debug!(%site, %topic, %error, "records are no longer sent to a site");
         }
@@ -527,9 +519,12 @@ impl Running {
         forward: &Forward,
     ) -> Result<()> {
         let mut ending = forward.ending.subscribe();
-        let start = outgoing.start_for(site, from);
         let traffic = self.traffic_of(site);
+        let start = Start::Offsets(from.into_iter().collect());
         let mut subscription = self.read(&outgoing.topic, start, Overflow::Replay, Reader::Forward).await?;
+        forward.is_reading.store(true, Ordering::Relaxed);
+        let turn = outgoing.turns.lock().entry(site.clone()).or_default().clone();
+        let _turn = turn.lock().await;
         let mut reached: BTreeMap<PartitionId, Offset> =
             subscription.starts.iter().map(|start| (start.partition, start.start)).collect();
         let handle = subscription.handle();
@@ -579,6 +574,10 @@ impl Running {
                 };
                 let partition = handle.source(source).1;
                 reached.insert(partition, next);
+                if sent.offsets.get(&partition).is_some_and(|sent| next <= *sent) {
+                    // The forward before this one was ahead of the router.
+                    continue;
+                }
                 // What follows the share of this forward may be for the next one.
                 let Some(groups) = forward.groups_of(partition, first) else { continue };
                 match delivery {
