@@ -60,7 +60,7 @@ impl Running {
         Ok(())
     }
 
-    /// Handles a frame of discovery, or of copies.
+    /// Handles a frame of discovery, of copies, or of live topics.
     fn on_frame_of(self: &Arc<Self>, from: &SiteName, frame: Frame) -> Result<(), Error> {
         match frame {
             Frame::Advertise { instance, topic, ttl_ms } => self.on_advertise(from, instance, &topic, ttl_ms),
@@ -72,6 +72,7 @@ impl Running {
             asked @ Frame::Copy { .. } => self.on_copy(from, asked),
             refused @ Frame::Refused { .. } => self.on_refused(from, refused),
             Frame::Listening { generation, listeners } => self.on_listening(from, generation, listeners),
+            Frame::Begun { run, topic } => self.on_begun(from, run, &topic),
             other => return Err(unexpected(&other)),
         }
         Ok(())

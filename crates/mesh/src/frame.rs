@@ -22,6 +22,7 @@
 //! | 12 copy | run (8), topic (text), its id or zeros (16), ends (each 8, up to the end) | send me the topic |
 //! | 13 refused | run (8), topic (text), reason (1), explanation (text) | the topic is not sent |
 //! | 14 listening | generation (8), listeners (up to the end) | all listeners of this site |
+//! | 15 begun | run (8), topic (text) | records of this run of the topic have arrived |
 //!
 //! The ends in a frame of kind 12 are those of the partitions of the copy, in their order.
 //!
@@ -34,11 +35,14 @@
 //! A stream of a topic begins with a *head*: its length (2), its kind (1), the site of the publishers (text), a run
 //! (8), the site that receives (text) and the topic (text).
 //!
-//! Kind 1 is a live topic, and the run that of the topic at the site of the publishers. The head ends with the queue
-//! groups that get the records at the receiver: 0 (1) for all, or 1 (1), their number (2) and their names (texts, in
-//! their order). A receiver that does not take the topic stops the stream with code 4. Each batch has its length (4),
-//! the number of its first record (8), the partition (4) and its bytes. A site numbers the records of a topic for each
-//! receiver: a number that was skipped tells that records were lost.
+//! Kind 1 is a live topic, and the run that of the topic at the site of the publishers. Then the head has 1 (1) if a
+//! frame of kind 15 from the receiver has confirmed the run, or 0 (1). It ends with the queue groups that get the
+//! records at the receiver: 0 (1) for all, or 1 (1), their number (2) and their names (texts, in their order). A
+//! receiver that does not take the topic stops the stream with code 4. Each batch has its length (4), the number of its
+//! first record (8), the partition (4) and its bytes. A site numbers the records of a topic for each receiver, from 0
+//! on: a number that was skipped tells that records were lost. The receiver answers the first batch of a stream whose
+//! run is not confirmed with a frame of kind 15. If it does not know a confirmed run, it has restarted, and the records
+//! before were not lost.
 //!
 //! Kind 2 answers a frame of kind 12, and has its run. The head ends with the id of the topic (16) and the number of
 //! its partitions (4). Then follow steps of partitions, each with its kind (1: a batch; 2: no records up to an offset;
@@ -50,7 +54,7 @@ use engine::mesh::{GROUPS_PER_TOPIC_MAX, Groups, ListenedTopics, Member, SiteLis
 use engine::{Error, Offset, PartitionId, Result, TopicId, TopicName};
 
 /// Version of the frames.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Application protocol of links.
 pub const ALPN: &[u8] = b"thalweg-mesh/1";
 /// Maximum bytes of a control frame after its length.
@@ -91,6 +95,7 @@ pub enum Frame {
     Copy { run: u64, topic: TopicName, id: Option<TopicId>, ends: Vec<Offset> },
     Refused { run: u64, topic: TopicName, reason: Refusal, text: String },
     Listening { generation: u64, listeners: Vec<SiteListener> },
+    Begun { run: u64, topic: TopicName },
 }
 
 /// Reason why a site does not send a topic to be copied.
@@ -203,6 +208,11 @@ impl Frame {
                 out.put_u64(*generation);
                 listeners.iter().for_each(|listener| put_listener(out, listener));
             }
+            Self::Begun { run, topic } => {
+                out.put_u8(15);
+                out.put_u64(*run);
+                put_text(out, topic.as_str());
+            }
         }
     }
 
@@ -249,6 +259,7 @@ impl Frame {
                 text: fields.text()?,
             },
             14 => Self::Listening { generation: fields.u64()?, listeners: fields.all(Fields::listener)? },
+            15 => Self::Begun { run: fields.u64()?, topic: fields.topic()? },
             kind => return Err(Error::malformed(format!("a control frame has the unknown kind {kind}"))),
         })
     }
@@ -267,6 +278,8 @@ pub struct Head {
     pub topic: TopicName,
     /// Topic that is copied; `None` for a live one.
     pub origin: Option<Origin>,
+    /// `true` if the receiver has confirmed that records of this run of a live topic have arrived.
+    pub is_confirmed: bool,
     /// Queue groups that get the records of a live topic.
     pub groups: Groups,
 }
@@ -292,6 +305,7 @@ impl Head {
             out.put_slice(&id.to_bytes());
             out.put_u32(partitions);
         } else {
+            out.put_u8(u8::from(self.is_confirmed));
             put_groups(out, &self.groups);
         }
         let length = (out.len() - at - 2) as u16;
@@ -306,9 +320,12 @@ impl Head {
             return Err(Error::malformed(format!("a stream has the unknown kind {kind}")));
         }
         let (from, run, to, topic) = (fields.site()?, fields.u64()?, fields.site()?, fields.topic()?);
-        let (origin, groups) =
-            if kind == COPY { (Some(fields.origin()?), Groups::All) } else { (None, fields.groups()?) };
-        let head = Self { from, run, to, topic, origin, groups };
+        let (origin, is_confirmed, groups) = if kind == COPY {
+            (Some(fields.origin()?), false, Groups::All)
+        } else {
+            (None, fields.flag()?, fields.groups()?)
+        };
+        let head = Self { from, run, to, topic, origin, is_confirmed, groups };
         fields.end()?;
         Ok(head)
     }
@@ -495,6 +512,14 @@ impl Fields {
             _ => return Err(Error::malformed(format!("a listener has the unknown kind {kind}"))),
         };
         SiteListener::new(topics, (!group.is_empty()).then_some(&*group))
+    }
+
+    fn flag(&mut self) -> Result<bool> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(Error::malformed(format!("a flag is {other}, not 0 or 1"))),
+        }
     }
 
     fn groups(&mut self) -> Result<Groups> {

@@ -72,6 +72,8 @@ pub(crate) struct Outgoing {
     joined: Mutex<BTreeMap<PartitionId, Offset>>,
     /// Records that each site was sent.
     sent: Mutex<BTreeMap<SiteName, Sent>>,
+    /// Sites that have confirmed that records of this run have arrived there.
+    confirmed: Mutex<BTreeSet<SiteName>>,
     ended: watch::Sender<bool>,
 }
 
@@ -192,6 +194,7 @@ impl Outgoing {
             own_groups: Mutex::default(),
             joined: Mutex::default(),
             sent: Mutex::default(),
+            confirmed: Mutex::default(),
             ended: watch::Sender::new(false),
         }
     }
@@ -337,7 +340,9 @@ impl Running {
         let length = batch.len();
         self.traffic_of(&to).sends.take(length as u64).await;
         let (from, run) = (self.site().clone(), self.next_run());
-        let head = Head { from, run, to: to.clone(), topic: inbox.clone(), origin: None, groups: Groups::All };
+        // It is the only one of its run, so that none before it can be missed.
+        let (is_confirmed, groups) = (true, Groups::All);
+        let head = Head { from, run, to: to.clone(), topic: inbox.clone(), origin: None, is_confirmed, groups };
         let mut stream = self.open_stream(&head).await?;
         let mut head = BytesMut::new();
         BatchHead { length, number: 0, partition: 0 }.put(&mut head);
@@ -633,8 +638,15 @@ impl Running {
             let open = match stream {
                 Some(open) => open,
                 None => {
-                    let (from, topic, run) = (self.site().clone(), outgoing.topic.clone(), outgoing.run);
-                    let head = Head { from, run, to: site.clone(), topic, origin: None, groups: groups.clone() };
+                    let head = Head {
+                        from: self.site().clone(),
+                        run: outgoing.run,
+                        to: site.clone(),
+                        topic: outgoing.topic.clone(),
+                        origin: None,
+                        is_confirmed: outgoing.confirmed.lock().contains(site),
+                        groups: groups.clone(),
+                    };
                     match self.open_stream(&head).await {
                         // Records wait for a limit, and are not dropped for it.
                         Err(error) if error.kind == ErrorKind::Busy => {
@@ -656,6 +668,15 @@ impl Running {
                     *stream = None;
                 }
             }
+        }
+    }
+
+    /// Notes that records of a run of a topic have arrived at a site.
+    pub(crate) fn on_begun(&self, from: &SiteName, run: u64, topic: &TopicName) {
+        let outgoing = self.outgoing.lock().get(topic).filter(|of| of.run == run).cloned();
+        // A hub may relay a frame of a site that was just removed, or lie.
+        if let Some(outgoing) = outgoing.filter(|_| self.members.lock().get(from).is_some()) {
+            outgoing.confirmed.lock().insert(from.clone());
         }
     }
 

@@ -117,6 +117,7 @@ impl Running {
             to: to.clone(),
             topic: topic.clone(),
             origin: Some(origin),
+            is_confirmed: false,
             groups: Groups::All,
         };
         let mut stream = self.open_stream(&head).await?;

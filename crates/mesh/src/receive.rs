@@ -12,7 +12,7 @@ use engine::{DraftBatch, Error, ErrorKind, Result};
 use quinn::RecvStream;
 use tokio::sync::Mutex;
 
-use crate::frame::{BATCH_HEAD_BYTES, BatchHead, HEAD_BYTES_MAX, Head};
+use crate::frame::{BATCH_HEAD_BYTES, BatchHead, Frame, HEAD_BYTES_MAX, Head};
 use crate::link::{Link, code, disconnected, within};
 use crate::running::{Path, Running, Traffic};
 
@@ -59,11 +59,11 @@ enum Step {
 }
 
 impl Position {
-    /// Notes that a batch has arrived whose first record has this number.
-    fn arrive(&mut self, run: u64, number: u64, count: u64) -> Step {
+    /// Notes that a batch has arrived whose first record has this number. Those of a run that this site has confirmed
+    /// before are not lost if it does not know the run: it has restarted since, or has forgotten an idle topic.
+    fn arrive(&mut self, (run, is_confirmed): (u64, bool), number: u64, count: u64) -> Step {
         if self.run != run {
-            // What was lost at a restart of the other site is not known.
-            *self = Self { run, next: number };
+            *self = Self { run, next: if is_confirmed { number } else { 0 } };
         }
         if number < self.next {
             return Step::Skip;
@@ -169,11 +169,16 @@ impl Running {
         let traffic = self.traffic_of(&head.from);
         let mut position = incoming.position.lock().await;
         let mut wakes = Wakes::default();
+        let mut is_confirmed = head.is_confirmed;
         while let Some((at, bytes)) = read_batch(&mut stream).await? {
             // A batch that another site cannot have read from its log harms no other topic of the link.
             let batch = DraftBatch::parse(BytesMut::from(&bytes[..])).map_err(|error| Error::invalid(error.message))?;
             let count = u64::from(batch.count());
-            let Step::Publish { lost } = position.arrive(head.run, at.number, count) else { continue };
+            let step = position.arrive((head.run, is_confirmed), at.number, count);
+            if !std::mem::replace(&mut is_confirmed, true) {
+                self.send_to(&head.from, Frame::Begun { run: head.run, topic: head.topic.clone() });
+            }
+            let Step::Publish { lost } = step else { continue };
             note_loss(&traffic, lost);
             let mut has_failed = false;
             let mut next = Some(batch);
@@ -270,14 +275,23 @@ mod tests {
     #[test]
     fn records_that_were_skipped_are_lost_and_those_that_come_again_are_not_published() {
         let mut position = Position::default();
-        let mut arrive = |instance, number, count| position.arrive(instance, number, count);
-        assert_eq!(arrive(7, 100, 3), Step::Publish { lost: 0 }, "the first one of a run");
+        let mut arrive = |run, number, count| position.arrive((run, true), number, count);
+        assert_eq!(arrive(7, 100, 3), Step::Publish { lost: 0 }, "the first one since a restart of this site");
         assert_eq!(arrive(7, 103, 1), Step::Publish { lost: 0 });
         assert_eq!(arrive(7, 103, 1), Step::Skip, "again, on another stream");
         assert_eq!(arrive(7, 110, 2), Step::Publish { lost: 6 });
-        assert_eq!(arrive(8, 0, 1), Step::Publish { lost: 0 }, "the site has restarted");
+        assert_eq!(arrive(8, 0, 1), Step::Publish { lost: 0 }, "the other site has restarted");
         assert_eq!(arrive(8, 1, 1), Step::Publish { lost: 0 });
         assert_eq!(arrive(8, u64::MAX, 2), Step::Publish { lost: u64::MAX - 2 }, "a site that lies");
         assert_eq!(arrive(8, 2, 1), Step::Skip);
+    }
+
+    #[test]
+    fn the_first_records_of_a_run_are_lost_if_this_site_has_not_confirmed_it() {
+        let mut position = Position::default();
+        assert_eq!(position.arrive((7, false), 3, 2), Step::Publish { lost: 3 });
+        assert_eq!(position.arrive((7, false), 5, 1), Step::Publish { lost: 0 });
+        assert_eq!(position.arrive((8, false), 0, 1), Step::Publish { lost: 0 });
+        assert_eq!(position.arrive((9, true), 3, 1), Step::Publish { lost: 0 });
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use engine::TopicName;
 use engine::mesh::{Groups, LinkState, Member, SiteKey, SiteRole};
-use mesh::frame::{ALPN, Frame, Head, VERSION};
+use engine::{BatchBuilder, TopicName};
+use mesh::frame::{ALPN, BatchHead, Frame, Head, VERSION};
 use net::tls::trust::{Trust, client_config};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, ConnectionError, Endpoint};
@@ -70,7 +70,7 @@ async fn strangers_are_refused_with_a_reason_and_harm_no_other_link() {
         assert!(refusal.contains(reason), "{refusal}: {reason}");
     }
     // A join with a secret that was not issued, or by another version.
-    for (version, reason) in [(VERSION, "another key than its own"), (VERSION + 1, "speaks version 4 of the mesh")] {
+    for (version, reason) in [(VERSION, "another key than its own"), (VERSION + 1, "speaks version 5 of the mesh")] {
         let secret = [7; 16];
         let join = Frame::Join { version, secret, instance: 1, member: member("c", SiteKey::new([1; 32])) };
         let refusal = Stranger::dial(&a).await.refusal_of(&bytes_of(&join)).await;
@@ -129,6 +129,32 @@ async fn a_link_that_ends_under_load_loses_no_order_and_counts_what_is_lost() {
     assert!(received.is_sorted_by(|a, b| a < b), "in order, and none twice: {received:?}");
     let lost = b.status().sites[0].lost_records;
     assert_eq!(1000 - received.len() as u64, lost, "every lost record is counted");
+}
+
+/// The stream with the first records of a topic may end with its link before it has arrived.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_records_of_a_topic_are_counted_if_they_are_lost() {
+    let a = TestSite::first("a", reachable()).await;
+    let b = TestSite::join("b", reachable(), &a).await;
+    a.create("news").await;
+    let mut reader = a.subscribe("news").await;
+    let link = b.mesh.connection_to(&a.name).expect("linked");
+    for (run, is_confirmed, value, lost) in [(1, false, "after three", 3), (2, true, "after a restart of a", 3)] {
+        let (from, to, topic) = (b.name.clone(), a.name.clone(), TopicName::parse("news").expect("a name"));
+        let head = Head { from, run, to, topic, origin: None, is_confirmed, groups: Groups::All };
+        let mut builder = BatchBuilder::new();
+        builder.push(1, None, Some(value.as_bytes()), &[]).expect("a small record");
+        let batch = builder.finish().expect("a record").into_bytes();
+        let mut bytes = BytesMut::new();
+        head.put(&mut bytes);
+        BatchHead { length: batch.len(), number: 3, partition: 0 }.put(&mut bytes);
+        bytes.extend_from_slice(&batch);
+        let mut stream = link.open_uni().await.expect("open");
+        stream.write_all(&bytes).await.expect("written");
+        stream.finish().expect("open");
+        assert_eq!(values(&mut reader, 1).await, [value]);
+        assert_eq!(a.status().sites[0].lost_records, lost);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -202,6 +228,7 @@ async fn only_a_hub_may_relay() {
         to: a.name.clone(),
         topic: TopicName::parse("news").expect("a name"),
         origin: None,
+        is_confirmed: false,
         groups: Groups::All,
     };
     head.put(&mut bytes);

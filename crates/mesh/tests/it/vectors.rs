@@ -66,6 +66,7 @@ fn frames() -> Vec<(&'static str, Frame)> {
         ),
         ("listening", Frame::Listening { generation: 7 << 20, listeners: listeners() }),
         ("listening_none", Frame::Listening { generation: 1, listeners: Vec::new() }),
+        ("begun", Frame::Begun { run: 7, topic: topic.clone() }),
         ("relayed", relayed(Frame::LookUp { id: 9, topic, watch_ms: 1 })),
     ]
 }
@@ -76,10 +77,15 @@ const STEPS: [(StepKind, usize); 3] = [(StepKind::Batch, 61), (StepKind::Skipped
 /// Head of a live topic, and of a copy.
 fn heads() -> [(&'static str, Head); 3] {
     let topic = TopicName::parse("prices.eu").expect("a name");
-    let live = Head { from: name("a"), run: 7, to: name("plant-7"), topic, origin: None, groups: Groups::All };
+    let (is_confirmed, groups) = (false, Groups::All);
+    let live = Head { from: name("a"), run: 7, to: name("plant-7"), topic, origin: None, is_confirmed, groups };
     let origin = Some(Origin { id: TopicId::new(5, 6), partitions: 258 });
     let groups = Groups::named(vec!["audit".into(), "workers".into()]);
-    [("head", live.clone()), ("head_copy", Head { origin, ..live.clone() }), ("head_groups", Head { groups, ..live })]
+    [
+        ("head", live.clone()),
+        ("head_copy", Head { origin, ..live.clone() }),
+        ("head_groups", Head { is_confirmed: true, groups, ..live }),
+    ]
 }
 
 /// `UPDATE=1 cargo test -p thalweg-mesh` writes the file again after an intended change.
@@ -133,7 +139,7 @@ fn a_frame_is_relayed_once_and_unknown_kinds_are_refused() {
     let mut bytes = BytesMut::new();
     twice.put(&mut bytes);
     assert!(Frame::decode(bytes.freeze().slice(4..)).is_err());
-    for kind in (0..=u8::MAX).filter(|kind| !(1..=13).contains(kind)) {
+    for kind in (0..=u8::MAX).filter(|kind| !(1..=15).contains(kind)) {
         assert!(Frame::decode(Bytes::copy_from_slice(&[kind, 0, 0])).is_err(), "{kind}");
     }
     let head = BatchHead { length: 61, number: u64::MAX - 1, partition: 258 };
