@@ -354,7 +354,9 @@ impl Running {
                 self.discovery.doubtful.lock().insert(topic.clone());
             }
         }
-        let owners = owners(topic, self.reachable().iter());
+        // What an owner has said that cannot be reached for a moment counts: the sites that it named are not forgotten.
+        let asked = owners(topic, self.reachable().iter());
+        let remembered = owners(topic, self.remembered().iter());
         let mut views = self.discovery.views.lock();
         if !self.outgoing.lock().contains_key(topic) {
             views.remove(topic);
@@ -362,7 +364,7 @@ impl Running {
         }
         let of_topic = views.entry(topic.clone()).or_default();
         of_topic.insert(from.clone(), sites);
-        of_topic.retain(|owner, _| owners.contains(owner));
+        of_topic.retain(|owner, _| asked.contains(owner) || remembered.contains(owner));
         all_of(of_topic)
     }
 

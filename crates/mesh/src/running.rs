@@ -321,6 +321,14 @@ impl Running {
         names.into_iter().filter(|name| name == self.site() || self.path(name).is_some()).collect()
     }
 
+    /// Returns all sites that can be reached or could be a moment ago, with this one, in the order of their names.
+    pub fn remembered(&self) -> Vec<SiteName> {
+        let names: Vec<SiteName> = self.members.lock().iter().map(|member| member.site.clone()).collect();
+        let paths = self.paths.lock();
+        let is_forgotten = |name: &SiteName| paths.get(name).is_none_or(|path| path.is_forgotten);
+        names.into_iter().filter(|name| name == self.site() || !is_forgotten(name)).collect()
+    }
+
     /// Takes entries of other sites over, stores them and passes them on.
     pub fn learn(self: &Arc<Self>, entries: Vec<Member>, from: Option<&SiteName>) {
         let mut news = Vec::new();

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use engine::mesh::{Groups, LinkState, Member, SiteKey, SiteRole};
+use engine::mesh::{Groups, LinkState, Member, SiteKey, SiteRole, owners};
 use engine::{BatchBuilder, TopicName};
+use mesh::Settings;
 use mesh::frame::{ALPN, BatchHead, Frame, Head, VERSION};
 use net::tls::trust::{Trust, client_config};
 use quinn::crypto::rustls::QuicClientConfig;
@@ -210,6 +211,39 @@ async fn another_hub_relays_when_one_fails() {
         }
     }
     assert!(!received.is_empty(), "the second hub relays");
+}
+
+/// A site that has lost all owners of a topic for a moment still knows who reads it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_wait_for_a_hub_that_is_away_for_a_moment() {
+    // It is reached at the same port again.
+    let free = std::net::UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
+    let hub = TestSite::first("hub", Settings { listen: Some(free), ..reachable() }).await;
+    let a = TestSite::join("a", dials_out(), &hub).await;
+    let mut others = Vec::new();
+    for text in ["b", "c", "d"] {
+        let other = TestSite::join(text, dials_out(), &hub).await;
+        a.until_linked(&other, LinkState::Relayed).await;
+        others.push(other);
+    }
+    let b = &others[0];
+    let sites = [&hub, &a].into_iter().chain(&others).map(|site| site.name.clone()).collect::<Vec<_>>();
+    let is_elsewhere = |topic: &TopicName| !owners(topic, &sites).contains(&a.name);
+    let mut topics = (0..).map(|number| TopicName::parse(&format!("news{number}")).expect("a name"));
+    let topic = topics.find(is_elsewhere).expect("there are enough");
+    a.create(topic.as_str()).await;
+    b.create(topic.as_str()).await;
+    let mut reader = b.subscribe(topic.as_str()).await;
+    a.until_sends(topic.as_str(), &[b]).await;
+    let lookups = a.status().stats.lookups;
+    hub.mesh.suspend();
+    until("a is alone", || a.link_to(&hub) == Some(LinkState::Down)).await;
+    until("a has looked the topic up", || a.status().stats.lookups > lookups).await;
+    // An answer is used at once.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    a.publish(topic.as_str(), "while the hub is away").await;
+    hub.mesh.resume().await;
+    assert_eq!(values(&mut reader, 1).await, ["while the hub is away"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
