@@ -3,41 +3,11 @@
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use broker::{Broker, Mesh, Wakes};
-use engine::mesh::{MeshMode, SiteRole};
-use engine::{Acks, BatchBuilder, Storage, TopicSettings};
-use tokio::runtime::Handle;
+use broker::Wakes;
+use engine::{Acks, BatchBuilder};
 
 use super::*;
-use crate::site::Site;
-
-/// Timeout for anything on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Site with a broker in memory.
-struct TestSite {
-    broker: Arc<Broker>,
-    mesh: Arc<Site>,
-}
-
-impl TestSite {
-    async fn start() -> Self {
-        let broker = Broker::start(broker::Settings::default(), &[Handle::current()]).expect("started");
-        let listen = Some(([127, 0, 0, 1], 0).into());
-        let mesh = Site::new(&broker, Settings { listen, role: SiteRole::Hub, ..Settings::default() });
-        broker.set_mesh(mesh.clone()).expect("the first one");
-        mesh.resume().await;
-        Self { broker, mesh }
-    }
-}
-
-async fn until(what: &str, is_so: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
+use crate::test_site::{TestSite, until};
 
 /// Site `a`, which routes a topic that nobody reads, and its link to `b`.
 struct Pair {
@@ -50,21 +20,18 @@ struct Pair {
 
 impl Pair {
     async fn start() -> Self {
-        let sites = [TestSite::start().await, TestSite::start().await];
-        let name = |text| SiteName::parse(text).expect("a name");
-        sites[0].mesh.init(name("a")).await.expect("begun");
-        let invitation = sites[0].mesh.invite(5).await.expect("issued");
-        sites[1].mesh.join(name("b"), &invitation).await.expect("joined");
+        let first = TestSite::first("a").await;
+        let sites = [TestSite::join("b", &first).await, first];
+        let [_, site] = &sites;
         let topic = TopicName::parse("news").expect("a name");
-        let settings = TopicSettings { mesh: MeshMode::Live, storage: Storage::Memory, ..TopicSettings::of_broker() };
-        sites[0].broker.create_topic(topic.as_str(), settings).await.expect("created");
-        let a = sites[0].mesh.running().expect("in a mesh");
+        site.create(topic.as_str()).await;
+        let a = site.running();
         let is_routed = || a.outgoing.lock().get(&topic).is_some_and(|of| of.is_routed.load(Ordering::Relaxed));
         until("the topic is routed", is_routed).await;
         assert_eq!(a.sites_of(&topic).await.sites[..], []);
         until("all owners have answered", || a.discovery.pending.lock().is_empty()).await;
         let outgoing = a.outgoing.lock()[&topic].clone();
-        Self { a, b: name("b"), topic, outgoing, sites }
+        Self { a, b: SiteName::parse("b").expect("a name"), topic, outgoing, sites }
     }
 
     async fn until_sent_to_b(&self) {
@@ -111,6 +78,6 @@ async fn a_site_is_listed_for_a_topic_once_a_publish_counts_it_as_a_receiver() {
     builder.push(1, None, Some(b"a request"), &[]).expect("a small record");
     let batch = builder.finish().expect("a record");
     let wakes = &mut Wakes::default();
-    let published = sites[0].broker.publish(topic.as_str(), Some(0), Acks::Accepted, batch, wakes).await;
+    let published = sites[1].broker.publish(topic.as_str(), Some(0), Acks::Accepted, batch, wakes).await;
     assert_eq!(published.expect("published").receivers, 1);
 }

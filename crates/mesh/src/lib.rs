@@ -23,5 +23,7 @@ mod receive;
 mod running;
 mod site;
 mod store;
+#[cfg(test)]
+mod test_site;
 
 pub use site::{Settings, Site};

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use broker::Wakes;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use engine::limits::BATCH_BYTES_MAX;
 use engine::mesh::SiteRole;
 use engine::{DraftBatch, Error, ErrorKind, Result};
-use quinn::RecvStream;
+use quinn::{RecvStream, SendStream};
 use tokio::sync::Mutex;
 
 use crate::frame::{BATCH_HEAD_BYTES, BatchHead, Frame, HEAD_BYTES_MAX, Head};
@@ -124,6 +124,49 @@ impl Running {
                 head.from, head.to
             )));
         }
+        let (mut next, mut send) = self.open_relayed(&head).await?;
+        let mut place = Place::default();
+        // A copy is asked for again on another link.
+        let is_live = head.origin.is_none();
+        let (from, to) = (self.traffic_of(&head.from), self.traffic_of(&head.to));
+        loop {
+            let read = tokio::select! {
+                read = stream.read_chunk(usize::MAX, true) => read.map_err(|error| disconnected(&error))?,
+                reason = send.stopped() => {
+                    match reason {
+                        // The site that sends has to know why.
+                        Ok(reason) => {
+                            return stream.stop(reason.unwrap_or_default()).map_err(|error| disconnected(&error));
+                        }
+                        Err(_) if is_live && place.is_between_batches() => {
+                            (next, send) = self.open_relayed(&head).await?;
+                            continue;
+                        }
+                        Err(error) => return Err(disconnected(&error)),
+                    }
+                }
+            };
+            let Some(chunk) = read else { break };
+            let mut bytes = chunk.bytes;
+            from.receives.take(bytes.len() as u64).await;
+            to.sends.take(bytes.len() as u64).await;
+            if is_live && next.is_replaced.load(Ordering::Relaxed) {
+                // The receiver publishes from the next stream when this one has ended, and none ends within a batch.
+                let rest = bytes.split_to(place.pass_batch(&bytes));
+                write_relayed(&mut send, rest).await?;
+                if place.is_between_batches() {
+                    send.finish().map_err(|error| disconnected(&error))?;
+                    (next, send) = self.open_relayed(&head).await?;
+                }
+            }
+            place.pass_all(&bytes);
+            write_relayed(&mut send, bytes).await?;
+        }
+        send.finish().map_err(|error| disconnected(&error))
+    }
+
+    /// Opens the stream on which another one is relayed.
+    async fn open_relayed(&self, head: &Head) -> Result<(Arc<Link>, SendStream)> {
         let Some(Path::Direct(next)) = self.path(&head.to) else {
             return Err(Error::new(ErrorKind::Disconnected, format!("there is no link to {}", head.to)));
         };
@@ -131,27 +174,7 @@ impl Running {
         let mut bytes = BytesMut::new();
         head.put(&mut bytes);
         send.write_all(&bytes).await.map_err(|error| disconnected(&error))?;
-        let (from, to) = (self.traffic_of(&head.from), self.traffic_of(&head.to));
-        loop {
-            let read = tokio::select! {
-                read = stream.read_chunk(usize::MAX, true) => read.map_err(|error| disconnected(&error))?,
-                reason = send.stopped() => {
-                    // The site that sends has to know why.
-                    let reason = reason.map_err(|error| disconnected(&error))?;
-                    return stream.stop(reason.unwrap_or_default()).map_err(|error| disconnected(&error));
-                }
-            };
-            let Some(chunk) = read else { break };
-            let length = chunk.bytes.len() as u64;
-            from.receives.take(length).await;
-            to.sends.take(length).await;
-            // The window of the next link slows down the one before. A stream that was stopped is noticed above.
-            match send.write_chunk(chunk.bytes).await {
-                Err(quinn::WriteError::Stopped(_)) => {}
-                written => written.map_err(|error| disconnected(&error))?,
-            }
-        }
-        send.finish().map_err(|error| disconnected(&error))
+        Ok((next, send))
     }
 
     /// Publishes the batches of a stream.
@@ -235,6 +258,62 @@ impl Running {
     }
 }
 
+/// Place in a stream of batches that is relayed.
+#[derive(Default)]
+struct Place {
+    /// Beginning of the frame of a batch.
+    head: [u8; BATCH_HEAD_BYTES],
+    head_bytes: usize,
+    /// Bytes to the end of the batch.
+    left: usize,
+}
+
+impl Place {
+    fn is_between_batches(&self) -> bool {
+        self.head_bytes == 0 && self.left == 0
+    }
+
+    /// Passes over bytes to the end of the batch, if the place is in one. Returns their number.
+    fn pass_batch(&mut self, bytes: &[u8]) -> usize {
+        let mut passed = 0;
+        while passed < bytes.len() && !self.is_between_batches() {
+            passed += self.pass_some(&bytes[passed..]);
+        }
+        passed
+    }
+
+    fn pass_all(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            bytes = &bytes[self.pass_some(bytes)..];
+        }
+    }
+
+    /// Passes over bytes to the end of the frame of a batch, or of the batch. Returns their number.
+    fn pass_some(&mut self, bytes: &[u8]) -> usize {
+        if self.left > 0 {
+            let count = self.left.min(bytes.len());
+            self.left -= count;
+            return count;
+        }
+        let count = bytes.len().min(BATCH_HEAD_BYTES - self.head_bytes);
+        self.head[self.head_bytes..self.head_bytes + count].copy_from_slice(&bytes[..count]);
+        self.head_bytes += count;
+        if self.head_bytes == BATCH_HEAD_BYTES {
+            (self.head_bytes, self.left) = (0, BatchHead::decode(&self.head).length);
+        }
+        count
+    }
+}
+
+/// Passes bytes on. The window of the next link slows down the one before. A stream that was stopped is noticed when
+/// the next bytes are waited for.
+async fn write_relayed(send: &mut SendStream, bytes: Bytes) -> Result<()> {
+    match send.write_chunk(bytes).await {
+        Err(quinn::WriteError::Stopped(_)) => Ok(()),
+        written => written.map_err(|error| disconnected(&error)),
+    }
+}
+
 /// Reads a batch with its frame. Returns `None` at the end of the stream.
 async fn read_batch(stream: &mut RecvStream) -> Result<Option<(BatchHead, BytesMut)>> {
     let mut at = [0; BATCH_HEAD_BYTES];
@@ -269,29 +348,5 @@ fn note_loss(traffic: &Traffic, records: u64) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn records_that_were_skipped_are_lost_and_those_that_come_again_are_not_published() {
-        let mut position = Position::default();
-        let mut arrive = |run, number, count| position.arrive((run, true), number, count);
-        assert_eq!(arrive(7, 100, 3), Step::Publish { lost: 0 }, "the first one since a restart of this site");
-        assert_eq!(arrive(7, 103, 1), Step::Publish { lost: 0 });
-        assert_eq!(arrive(7, 103, 1), Step::Skip, "again, on another stream");
-        assert_eq!(arrive(7, 110, 2), Step::Publish { lost: 6 });
-        assert_eq!(arrive(8, 0, 1), Step::Publish { lost: 0 }, "the other site has restarted");
-        assert_eq!(arrive(8, 1, 1), Step::Publish { lost: 0 });
-        assert_eq!(arrive(8, u64::MAX, 2), Step::Publish { lost: u64::MAX - 2 }, "a site that lies");
-        assert_eq!(arrive(8, 2, 1), Step::Skip);
-    }
-
-    #[test]
-    fn the_first_records_of_a_run_are_lost_if_this_site_has_not_confirmed_it() {
-        let mut position = Position::default();
-        assert_eq!(position.arrive((7, false), 3, 2), Step::Publish { lost: 3 });
-        assert_eq!(position.arrive((7, false), 5, 1), Step::Publish { lost: 0 });
-        assert_eq!(position.arrive((8, false), 0, 1), Step::Publish { lost: 0 });
-        assert_eq!(position.arrive((9, true), 3, 1), Step::Publish { lost: 0 });
-    }
-}
+#[path = "receive_tests.rs"]
+mod tests;
