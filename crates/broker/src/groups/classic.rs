@@ -15,6 +15,8 @@ use crate::wakes::Wakes;
 
 /// Offsets that are deleted before other tasks get their turn: each is compared with the topics of all members.
 const DELETED_PER_TURN: usize = 64;
+/// Members that leave before other tasks get their turn: more than a group has, so that most requests are one change.
+const LEAVERS_PER_TURN: usize = 1024;
 
 /// Result of a join.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,9 +150,10 @@ impl Groups {
         let cell = coordinator.find(name)?;
         self.refresh(&cell).await?;
         let mut left = Vec::with_capacity(leavers.len());
-        for leaver in leavers {
+        for leavers in leavers.chunks(LEAVERS_PER_TURN) {
             let now = coordinator.now();
-            left.push(self.change(&cell, false, |group| group.leave_classic(leaver, now)).await?);
+            left.append(&mut self.change(&cell, false, |group| group.leave_classic(leavers, now)).await?);
+            tokio::task::yield_now().await;
         }
         coordinator.recount(&cell);
         coordinator.changed.notify_one();

@@ -271,6 +271,39 @@ async fn members_of_both_kinds_share_a_group() {
     assert_eq!(classic.beat().await, Ok(()));
 }
 
+/// Members that one request removes leave in one rebalance, and each has its own outcome.
+#[tokio::test]
+async fn members_that_leave_together_cause_one_rebalance() {
+    let broker = start(Settings::default());
+    with_topic(&broker, "t").await;
+    let id = |number: usize| MemberId::parse(&format!("m{number}")).expect("an id");
+    for number in 0..20 {
+        let join = Join {
+            who: Identity { member: id(number), instance: None },
+            client: "test".into(),
+            host: "here".into(),
+            topics: vec![Pattern::parse("t").expect("a topic")],
+            assignor: Assignor::Uniform,
+            session_timeout_ms: 60_000,
+            rebalance_timeout_ms: 60_000,
+            takes_over: true,
+        };
+        broker.groups.join(&group(), join).await.expect("joined");
+    }
+    let rebalances = || metric(&broker, "thalweg_group_rebalances_total");
+    let before = rebalances();
+    let leave = |number| Leaver { member: Some(id(number)), instance: None };
+    let leavers: Vec<Leaver> = [99].into_iter().chain(1..20).chain([1]).map(leave).collect();
+    let left = broker.groups.leave_classic(&group(), &leavers).await.expect("left");
+    let left: Vec<_> = left.into_iter().map(|left| left.map_err(|refused| refused.reason)).collect();
+    let mut expected: Vec<_> = [99].into_iter().chain(1..20).chain([1]).map(|number| Ok(id(number))).collect();
+    (expected[0], expected[20]) = (Err(Reason::UnknownMember), Err(Reason::UnknownMember));
+    assert_eq!(left, expected);
+    assert_eq!(rebalances() - before, 1);
+    let status = broker.groups.describe(&group()).await.expect("a group");
+    assert_eq!(status.members.len(), 1);
+}
+
 async fn classic_again(member: &mut Member) -> Joined {
     member.who = None;
     member.join().await.expect("joined")

@@ -662,22 +662,26 @@ impl Classic {
         }
     }
 
-    /// Removes a member at its own request. Returns its id.
-    pub(super) fn leave(&mut self, leaver: &Leaver, now: Now, epoch: &mut u32) -> Outcome<MemberId> {
+    /// Removes members that leave, and begins one round for all of them. Returns the id of each.
+    pub(super) fn leave(&mut self, leavers: &[Leaver], now: Now, epoch: &mut u32) -> Vec<Outcome<MemberId>> {
+        let before = self.members.len();
+        let left = leavers.iter().map(|leaver| self.leave_one(leaver)).collect();
+        self.go_on(before, now, epoch);
+        left
+    }
+
+    fn leave_one(&mut self, leaver: &Leaver) -> Outcome<MemberId> {
         let known = leaver.instance.as_ref().and_then(|instance| self.instances.get(instance)).cloned();
         let id = match (&leaver.member, known) {
             (Some(id), Some(known)) if *id != known => return Err(replaced(&self.name, id)),
             (Some(id), _) if self.members.contains_key(id) => id.clone(),
-            (Some(id), _) if self.pending.remove(id).is_some() => {
-                self.try_complete(now, epoch);
-                return Ok(id.clone());
-            }
+            (Some(id), _) if self.pending.remove(id).is_some() => return Ok(id.clone()),
             (None, Some(known)) => known,
             (id, None) | (id, Some(_)) => {
                 return Err(unknown(&self.name, id.as_ref().map_or("", MemberId::as_str)));
             }
         };
-        self.remove([id.clone()], now, epoch);
+        self.take_out(&id);
         Ok(id)
     }
 
@@ -697,6 +701,11 @@ impl Classic {
     fn remove(&mut self, ids: impl IntoIterator<Item = MemberId>, now: Now, epoch: &mut u32) {
         let before = self.members.len();
         ids.into_iter().for_each(|id| drop(self.take_out(&id)));
+        self.go_on(before, now, epoch);
+    }
+
+    /// Continues with the members that are left of `before` members: with a new round if some are missing.
+    fn go_on(&mut self, before: usize, now: Now, epoch: &mut u32) {
         if self.members.len() < before && !matches!(self.phase, Phase::Preparing { .. }) {
             self.prepare(now);
         }

@@ -165,7 +165,7 @@ impl Script {
             "leave" => {
                 let native = self.natives.get(name).map(|client| client.who.clone());
                 let leaver = Leaver { member: member.who.or(native).map(|who| who.member), instance };
-                let left = self.group.leave_classic(&leaver, self.now)?;
+                let left = self.group.leave_classic(&[leaver], self.now).remove(0)?;
                 self.members.remove(name);
                 return Ok(format!("left {left}\n"));
             }
@@ -385,7 +385,7 @@ impl World {
                 if let Some(program) = self.programs[*member].take() {
                     self.log.save(&mut self.group, false);
                     let leaver = Leaver { member: Some(program.who.member), instance: program.who.instance };
-                    drop(self.group.leave_classic(&leaver, self.now));
+                    drop(self.group.leave_classic(&[leaver], self.now));
                 }
             }
             Op::Kill(member) => self.programs[*member] = None,
@@ -705,7 +705,7 @@ fn member_metadata_is_bounded() {
     join(&mut group, large("m0", GROUP_PROTOCOLS_BYTES_MAX - 2000)).expect("there is room");
     assert_eq!(join(&mut group, large("m1", 2000)), Err(Reason::Other));
     let leaver = Leaver { member: Some(id("m0")), instance: None };
-    group.leave_classic(&leaver, BEGIN).expect("a member");
+    group.leave_classic(&[leaver], BEGIN).remove(0).expect("a member");
     assert_eq!(group.protocols_bytes(), 0);
     for i in 0..GROUP_MEMBERS_MAX {
         join(&mut group, large(&format!("m{i}"), 1)).expect("there is room");

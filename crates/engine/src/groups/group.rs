@@ -401,19 +401,27 @@ impl Group {
 
     fn remove(&mut self, ids: impl IntoIterator<Item = MemberId>, now: Now) {
         let before = self.members.len();
-        for id in ids {
-            let Some(member) = self.members.remove(&id) else {
-                continue;
-            };
-            for partition in member.assigned.iter().chain(&member.revoking) {
-                self.owners.remove(partition);
-            }
-            if let Some(instance) = member.instance {
-                self.instances.remove(&instance);
-            }
-            self.targets.discount(&member.topics);
-            self.erase(&id, member.has_record);
+        ids.into_iter().for_each(|id| self.take_out(&id));
+        self.go_on(before, now);
+    }
+
+    /// Removes a member. [`Group::go_on`] follows.
+    pub(super) fn take_out(&mut self, id: &MemberId) {
+        let Some(member) = self.members.remove(id) else {
+            return;
+        };
+        for partition in member.assigned.iter().chain(&member.revoking) {
+            self.owners.remove(partition);
         }
+        if let Some(instance) = member.instance {
+            self.instances.remove(&instance);
+        }
+        self.targets.discount(&member.topics);
+        self.erase(id, member.has_record);
+    }
+
+    /// Renews the targets for the members that are left of `before` members, if some are missing.
+    pub(super) fn go_on(&mut self, before: usize, now: Now) {
         if self.members.len() < before {
             if self.members.is_empty() {
                 self.empty_since_ms = Some(now.unix_ms);

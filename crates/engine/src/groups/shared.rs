@@ -306,25 +306,32 @@ impl Group {
         Err(rebalancing(&name))
     }
 
-    /// Removes a member, at its own request or at that of an administrator.
-    pub fn leave_classic(&mut self, leaver: &Leaver, now: Now) -> Outcome<MemberId> {
+    /// Removes members, at their own request or at that of an administrator, and renews the targets once for all of
+    /// them. Returns the id of each.
+    pub fn leave_classic(&mut self, leavers: &[Leaver], now: Now) -> Vec<Outcome<MemberId>> {
         if !self.is_shared() {
-            let left = self.classic.leave(leaver, now, &mut self.epoch);
+            let left = self.classic.leave(leavers, now, &mut self.epoch);
             self.note_classic(now);
             return left;
         }
+        let before = self.members.len();
+        let left = leavers.iter().map(|leaver| self.leave_one(leaver)).collect();
+        self.go_on(before, now);
+        left
+    }
+
+    fn leave_one(&mut self, leaver: &Leaver) -> Outcome<MemberId> {
         let known = |instance: &InstanceId| self.instances.get(instance).cloned();
         let by_instance = leaver.instance.as_ref().and_then(known);
         let member = match (&leaver.member, by_instance) {
             (Some(member), Some(known)) if *member != known => return Err(replaced(&self.name, member)),
             (member, known) => member.clone().or(known).ok_or_else(|| unknown(&self.name, ""))?,
         };
-        if self.classic.use_name(&member) {
-            return Ok(member);
+        if !self.classic.use_name(&member) {
+            self.find(&Identity { member: member.clone(), instance: leaver.instance.clone() })?;
+            self.take_out(&member);
         }
-        let who = Identity { member, instance: leaver.instance.clone() };
-        self.leave(&who, false, now)?;
-        Ok(who.member)
+        Ok(member)
     }
 
     /// Returns the number of bytes that classic members make the group hold.
