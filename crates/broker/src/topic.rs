@@ -1,6 +1,7 @@
 //! A topic with its partitions, and the table of all topics.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -52,12 +53,14 @@ pub struct TopicOutline {
     pub settings: TopicSettings,
 }
 
-/// All topics. Invariant: both tables hold the same topics, `partitions` is the number of their partitions, and
-/// `by_tenant` counts them.
+/// All topics. Invariant: both tables hold the same topics, `listed` those that are not inboxes, `partitions` is the
+/// number of their partitions, and `by_tenant` counts them.
 #[derive(Default)]
 pub(crate) struct Topics {
     by_name: HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>,
     by_id: HashMap<TopicId, Arc<Topic>, foldhash::fast::RandomState>,
+    /// Topics in the order of their names, for lists.
+    listed: BTreeMap<TopicName, Arc<Topic>>,
     pub(crate) partitions: usize,
     pub(crate) by_tenant: ByTenant,
 }
@@ -74,6 +77,9 @@ impl Topics {
     /// Adds a topic, or replaces the earlier version of it.
     pub(crate) fn insert(&mut self, topic: Arc<Topic>) {
         self.by_id.insert(topic.id, topic.clone());
+        if !topic.name.is_inbox() {
+            self.listed.insert(topic.name.clone(), topic.clone());
+        }
         self.partitions += topic.partitions.len();
         self.by_tenant.add(topic.name.as_str());
         if let Some(before) = self.by_name.insert(topic.name.clone(), topic) {
@@ -86,6 +92,7 @@ impl Topics {
     pub(crate) fn remove(&mut self, name: &str) {
         if let Some(topic) = self.by_name.remove(name) {
             self.by_id.remove(&topic.id);
+            self.listed.remove(name);
             self.partitions -= topic.partitions.len();
             self.by_tenant.remove(name);
             topic.is_replaced.store(true, Ordering::Release);
@@ -94,6 +101,11 @@ impl Topics {
 
     pub(crate) fn values(&self) -> impl Iterator<Item = &Arc<Topic>> {
         self.by_name.values()
+    }
+
+    /// Returns the topics that are not inboxes in the order of their names, from a name on.
+    pub(crate) fn listed(&self, from: Bound<&str>) -> impl Iterator<Item = &Arc<Topic>> {
+        self.listed.range::<str, _>((from, Bound::Unbounded)).map(|(_, topic)| topic)
     }
 
     pub(crate) fn len(&self) -> usize {

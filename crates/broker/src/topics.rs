@@ -1,6 +1,7 @@
 //! Topics: creation, lookup, description and deletion.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use engine::ids::{is_inbox, is_internal};
@@ -70,12 +71,13 @@ impl Core {
 
     /// Returns all topics, ordered by name. Inboxes are not listed.
     pub fn outline_topics(&self) -> Vec<TopicOutline> {
-        let mut found: Vec<TopicOutline> = {
-            let topics = self.topics.read();
-            topics.values().filter(|topic| !topic.name.is_inbox()).map(|topic| topic.outline()).collect()
-        };
-        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        found
+        self.topics.read().listed(Bound::Unbounded).map(|topic| topic.outline()).collect()
+    }
+
+    /// Returns up to `count_max` topics from a name on, ordered by name, so that a long list can be made in slices.
+    /// Inboxes are not listed.
+    pub fn outline_topics_from(&self, from: Bound<&str>, count_max: usize) -> Vec<TopicOutline> {
+        self.topics.read().listed(from).take(count_max).map(|topic| topic.outline()).collect()
     }
 
     /// Returns the name of the topic that has this id.
@@ -123,17 +125,11 @@ impl Core {
         is_shown: impl Fn(&str) -> bool,
     ) -> (Vec<Arc<Topic>>, bool) {
         let topics = self.topics.read();
-        let mut found: Vec<&Arc<Topic>> =
-            topics.values().filter(|topic| topic.name.as_str() > after && !topic.name.is_inbox()).collect();
-        found.retain(|topic| is_shown(topic.name.as_str()));
+        let shown = topics.listed(Bound::Excluded(after)).filter(|topic| is_shown(topic.name.as_str()));
+        let mut found: Vec<Arc<Topic>> = shown.take(count_max.saturating_add(1)).cloned().collect();
         let is_last = found.len() <= count_max;
-        if !is_last {
-            // Only the topics that are returned have to be sorted.
-            found.select_nth_unstable_by(count_max, |a, b| a.name.cmp(&b.name));
-            found.truncate(count_max);
-        }
-        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        (found.into_iter().cloned().collect(), is_last)
+        found.truncate(count_max);
+        (found, is_last)
     }
 
     /// Changes settings of a topic.

@@ -184,3 +184,24 @@ async fn a_publish_wakes_every_waiting_fetch() {
     let gone = within("the fetch", waiting).await.expect("no panic");
     assert_eq!(gone.map(drop).map_err(|error| error.kind), Err(ErrorKind::NotFound));
 }
+
+/// A page of topics is sought in their order: it looks only at the topics that it has, and at the next.
+#[tokio::test]
+async fn a_page_looks_at_few_of_many_topics() {
+    let broker = start(Settings::default());
+    for number in (0..500).rev() {
+        broker.create_topic(&format!("t{number:04}"), TopicSettings::default()).await.expect("created");
+    }
+    let looked_at = std::cell::Cell::new(0);
+    let shows = |_: &str| {
+        looked_at.set(looked_at.get() + 1);
+        true
+    };
+    let (page, is_last) = broker.list_topics("t0100", 10, shows);
+    let listed: Vec<_> = page.iter().map(|topic| topic.name.to_string()).collect();
+    assert_eq!(listed, (101..111).map(|number| format!("t{number:04}")).collect::<Vec<_>>());
+    assert_eq!((looked_at.get(), is_last), (11, false));
+    let (page, is_last) = broker.list_topics("t0489", 10, shows);
+    assert_eq!((page.len(), is_last), (10, true));
+    assert!(broker.outline_topics().is_sorted_by_key(|topic| topic.name.to_string()));
+}
