@@ -12,6 +12,15 @@ pub(super) struct Page<T> {
     pub next_page_token: String,
 }
 
+/// Returns the number of items of a page for the number that a client wants.
+pub(super) fn page_size(size: i32) -> Result<usize> {
+    match usize::try_from(size) {
+        Ok(0) => Ok(PAGE_DEFAULT),
+        Ok(size) => Ok(size.min(PAGE_MAX)),
+        Err(error) => Err(Failure::invalid(format!("Invalid page size: {size} ({error})"))),
+    }
+}
+
 /// Returns the page that begins with this token, from items in any order.
 pub(super) fn page<T>(
     items: impl Iterator<Item = T>,
@@ -19,11 +28,7 @@ pub(super) fn page<T>(
     size: i32,
     token: &str,
 ) -> Result<Page<T>> {
-    let size = match usize::try_from(size) {
-        Ok(0) => PAGE_DEFAULT,
-        Ok(size) => size.min(PAGE_MAX),
-        Err(error) => return Err(Failure::invalid(format!("Invalid page size: {size} ({error})"))),
-    };
+    let size = page_size(size)?;
     if !token.is_empty() && !token.starts_with("projects/") {
         return Err(Failure::invalid("Invalid page token"));
     }
