@@ -1,7 +1,8 @@
 //! Status of consumer groups: members, offsets, lag and metrics.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use engine::groups::{
     Assignor, ClassicPhase, Committed, Group, GroupName, GroupState, InstanceId, MemberId, MemberState,
 };
-use engine::{Offset, Pattern, TopicPartition};
+use engine::{Offset, Pattern, TopicName, TopicPartition};
 
 use super::{Cell, Outcome};
 use crate::groups::Groups;
@@ -17,6 +18,9 @@ use crate::metrics::Exposition;
 
 /// Maximum groups whose lag is among the metrics, by name; more would make the metrics page too long.
 const LAG_ROWS_MAX: usize = 1000;
+
+/// Partitions of groups that are described before other tasks of the thread get their turn.
+const PARTITIONS_PER_TURN: usize = 1024;
 
 #[derive(Clone, Debug)]
 pub struct GroupSummary {
@@ -115,20 +119,106 @@ fn members_of(group: &Group, protocol: &str) -> Vec<GroupMember> {
     members.collect()
 }
 
+/// Returns the summary of a group without its lag, and its offsets, in one topic or in all.
+fn parts(cell: &Cell, topic: Option<&TopicName>) -> (GroupSummary, Vec<(TopicPartition, Offset)>) {
+    let group = &cell.state.lock().group;
+    let copy = |(at, committed): (&TopicPartition, &Committed)| (at.clone(), committed.offset);
+    let committed: Vec<_> = match topic {
+        Some(topic) => group.committed().range(all_of(topic)).map(copy).collect(),
+        None => group.committed().iter().map(copy).collect(),
+    };
+    let summary = GroupSummary {
+        name: cell.name.clone(),
+        state: group.state(),
+        classic: classic_of(group),
+        members: group.members_len(),
+        offsets: committed.len(),
+        lag: 0,
+    };
+    (summary, committed)
+}
+
+/// Returns the range of all partitions of a topic.
+fn all_of(topic: &TopicName) -> RangeInclusive<TopicPartition> {
+    let at = |partition| TopicPartition { topic: topic.clone(), partition };
+    at(0)..=at(u32::MAX)
+}
+
+/// Counts partitions, and lets other tasks of the thread run after each [`PARTITIONS_PER_TURN`].
+#[derive(Default)]
+struct Turns {
+    taken: usize,
+}
+
+impl Turns {
+    async fn take(&mut self, partitions: usize) {
+        self.taken += partitions;
+        if self.taken >= PARTITIONS_PER_TURN {
+            self.taken = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 impl Groups {
-    /// Returns at most `count_max` groups after this name, ordered by name, and `true` if they are the last ones.
+    /// Returns at most `count_max` groups after this name, ordered by name, and `true` if they are the last ones. Other
+    /// tasks of the thread run in between.
     pub async fn list(
         &self,
         after: &str,
         count_max: usize,
         is_shown: impl Fn(&str) -> bool,
     ) -> Outcome<(Vec<GroupSummary>, bool)> {
-        let coordinator = self.restored().await?;
-        let mut cells = coordinator.cells();
+        let (cells, is_last) = self.cells_after(after, count_max, is_shown).await?;
+        let mut found = Vec::with_capacity(cells.len());
+        let mut turns = Turns::default();
+        for cell in &cells {
+            found.push(self.summary_in_turns(cell, None, &mut turns).await);
+        }
+        Ok((found, is_last))
+    }
+
+    /// Returns those of the first `count_max` groups that assign partitions of a topic or have offsets of it, each with
+    /// its offsets and its lag in this topic only, and `true` if no other group follows these.
+    pub async fn over(
+        &self,
+        topic: &TopicName,
+        count_max: usize,
+        is_shown: impl Fn(&str) -> bool,
+    ) -> Outcome<(Vec<GroupSummary>, bool)> {
+        let (cells, is_last) = self.cells_after("", count_max, is_shown).await?;
+        let mut found = Vec::new();
+        let mut turns = Turns::default();
+        for cell in &cells {
+            turns.take(1).await;
+            let reads = {
+                let group = &cell.state.lock().group;
+                group.assigns(topic) || group.committed().range(all_of(topic)).next().is_some()
+            };
+            if reads {
+                found.push(self.summary_in_turns(cell, Some(topic), &mut turns).await);
+            }
+        }
+        Ok((found, is_last))
+    }
+
+    /// Returns at most `count_max` groups after this name, ordered by name, and `true` if no other follows.
+    async fn cells_after(
+        &self,
+        after: &str,
+        count_max: usize,
+        is_shown: impl Fn(&str) -> bool,
+    ) -> Outcome<(Vec<Arc<Cell>>, bool)> {
+        let mut cells = self.restored().await?.cells();
         cells.retain(|cell| cell.name.as_str() > after && is_shown(cell.name.as_str()));
-        cells.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let is_last = cells.len() <= count_max;
-        Ok((cells.iter().take(count_max).map(|cell| self.summary(cell)).collect(), is_last))
+        if !is_last {
+            // Only the groups that are returned have to be sorted.
+            cells.select_nth_unstable_by(count_max, |a, b| a.name.cmp(&b.name));
+            cells.truncate(count_max);
+        }
+        cells.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok((cells, is_last))
     }
 
     /// Returns all groups without their offsets, in no particular order.
@@ -142,32 +232,46 @@ impl Groups {
 
     pub async fn describe(&self, name: &GroupName) -> Outcome<GroupStatus> {
         let cell = self.restored().await?.find(name)?;
-        let state = cell.state.lock();
-        let group = &state.group;
-        let classic = classic_of(group);
-        let protocol = classic.as_ref().map_or("", |classic| &classic.protocol);
-        let mut status = GroupStatus {
-            name: name.clone(),
-            state: group.state(),
-            epoch: group.epoch(),
-            assignor: group.assignor(),
-            members: members_of(group, protocol),
-            classic,
-            partitions: Vec::new(),
+        // Copied under the lock, and put together without it.
+        let (mut status, assigned, readers, committed) = {
+            let group = &cell.state.lock().group;
+            let classic = classic_of(group);
+            let protocol = classic.as_ref().map_or("", |classic| &classic.protocol);
+            let status = GroupStatus {
+                name: name.clone(),
+                state: group.state(),
+                epoch: group.epoch(),
+                assignor: group.assignor(),
+                members: members_of(group, protocol),
+                classic,
+                partitions: Vec::new(),
+            };
+            let readers = group.members().flat_map(|m| m.assigned.iter().chain(m.revoking).map(move |at| (at, m.id)));
+            let readers: Vec<_> = readers.map(|(at, id)| (at.clone(), id.clone())).collect();
+            let committed = group.committed().iter().map(|(at, committed)| (at.clone(), committed.clone()));
+            (status, group.partitions().collect::<Vec<_>>(), readers, committed.collect::<Vec<_>>())
         };
-        let readers = group.members().flat_map(|m| m.assigned.iter().chain(m.revoking).map(move |at| (at, m.id)));
-        let readers: BTreeMap<&TopicPartition, &MemberId> = readers.collect();
-        let all: BTreeSet<TopicPartition> = group.partitions().chain(group.committed().keys().cloned()).collect();
-        let all = all.into_iter().chain(readers.keys().map(|at| (*at).clone())).collect::<BTreeSet<_>>();
-        let of = |at: &TopicPartition| (readers.get(at).map(|id| (*id).clone()), group.committed().get(at).cloned());
-        let known: Vec<_> = all.into_iter().map(|at| (of(&at), at)).collect();
-        drop(state);
-        // A partition of a topic that was deleted concurrently is not shown.
-        let partitions = known.into_iter().filter_map(|((owner, committed), partition)| {
-            let (start, end) = self.bounds(&partition)?;
-            Some(GroupPartition { partition, owner, committed, start, end })
-        });
-        status.partitions = partitions.collect();
+        let mut turns = Turns::default();
+        let mut all: BTreeMap<TopicPartition, (Option<MemberId>, Option<Committed>)> = BTreeMap::new();
+        for at in assigned {
+            turns.take(1).await;
+            all.entry(at).or_default();
+        }
+        for (at, reader) in readers {
+            turns.take(1).await;
+            all.entry(at).or_default().0 = Some(reader);
+        }
+        for (at, committed) in committed {
+            turns.take(1).await;
+            all.entry(at).or_default().1 = Some(committed);
+        }
+        for (partition, (owner, committed)) in all {
+            turns.take(1).await;
+            // A partition of a topic that was deleted concurrently is not shown.
+            if let Some((start, end)) = self.bounds(&partition) {
+                status.partitions.push(GroupPartition { partition, owner, committed, start, end });
+            }
+        }
         Ok(status)
     }
 
@@ -176,15 +280,25 @@ impl Groups {
         Some((extent.start, extent.end))
     }
 
-    fn summary(&self, cell: &Arc<Cell>) -> GroupSummary {
-        let (state, classic, members, committed): (_, _, _, BTreeMap<TopicPartition, Offset>) = {
-            let group = &cell.state.lock().group;
-            let committed = group.committed().iter().map(|(at, committed)| (at.clone(), committed.offset));
-            (group.state(), classic_of(group), group.members_len(), committed.collect())
-        };
-        let lag = |(at, offset): (&TopicPartition, &Offset)| Some(self.bounds(at)?.1.saturating_sub(*offset));
-        let lag = committed.iter().filter_map(lag).sum();
-        GroupSummary { name: cell.name.clone(), state, classic, members, offsets: committed.len(), lag }
+    /// Summarizes a group: its offsets and its lag in one topic, or in all.
+    async fn summary_in_turns(&self, cell: &Cell, topic: Option<&TopicName>, turns: &mut Turns) -> GroupSummary {
+        let (mut summary, committed) = parts(cell, topic);
+        turns.take(committed.len() / 8).await;
+        for (at, offset) in &committed {
+            turns.take(1).await;
+            summary.lag += self.lag(at, *offset);
+        }
+        summary
+    }
+
+    fn summary(&self, cell: &Cell) -> GroupSummary {
+        let (summary, committed) = parts(cell, None);
+        let lag = committed.iter().map(|(at, offset)| self.lag(at, *offset)).sum();
+        GroupSummary { lag, ..summary }
+    }
+
+    fn lag(&self, at: &TopicPartition, offset: Offset) -> u64 {
+        self.bounds(at).map_or(0, |(_, end)| end.saturating_sub(offset))
     }
 
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {

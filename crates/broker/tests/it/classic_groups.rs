@@ -12,7 +12,9 @@ use engine::groups::{
 };
 use engine::{Pattern, TopicName, TopicPartition, TopicSettings};
 
-use crate::support::{metric, start, within};
+use futures_util::FutureExt;
+
+use crate::support::{metric, publish, start, within};
 
 fn group() -> GroupName {
     GroupName::parse("g").expect("a name")
@@ -328,4 +330,72 @@ async fn offsets_that_nobody_needs_are_deleted() {
     assert_eq!(reasons, [Err(Reason::Subscribed), Ok(()), Err(Reason::Other)]);
     let left = broker.groups.committed_offsets(&group(), None).await.expect("offsets");
     assert_eq!(left.into_iter().map(|(at, _)| at).collect::<Vec<_>>(), [at("old", 0), at("t", 0)]);
+}
+
+/// Returns what a future completes with, and how often other tasks had their turn before.
+fn in_turns<T>(work: impl Future<Output = T>) -> (T, usize) {
+    let mut work = std::pin::pin!(work);
+    let mut turns = 0;
+    loop {
+        match (&mut work).now_or_never() {
+            Some(done) => return (done, turns),
+            None => turns += 1,
+        }
+    }
+}
+
+/// Groups with many partitions are described in slices, and those of a topic without the partitions of others.
+#[tokio::test]
+async fn other_tasks_have_their_turn_while_groups_are_described() {
+    const PARTITIONS: u32 = 1000;
+    let broker = start(Settings::default());
+    for name in ["t", "u", "v", "w"] {
+        let settings = TopicSettings { partitions: PARTITIONS, ..TopicSettings::default() };
+        broker.create_topic(name, settings).await.expect("created");
+    }
+    let commit = |partition| OffsetCommit { partition, offset: 0, leader_epoch: NO_LEADER_EPOCH, metadata: "".into() };
+    for topic in ["t", "u", "v"] {
+        let commits = (0..PARTITIONS).map(|partition| commit(at(topic, partition))).collect();
+        broker.groups.commit_offsets(&group(), &Committer::Outsider, commits).await.expect("committed");
+    }
+    let other = GroupName::parse("other").expect("a name");
+    broker.groups.commit_offsets(&other, &Committer::Outsider, vec![commit(at("u", 7))]).await.expect("committed");
+    publish(&broker, "t", 0).await.expect("published");
+
+    let (status, turns) = in_turns(broker.groups.describe(&group()));
+    let status = status.expect("a group");
+    assert!(status.partitions.is_sorted_by(|a, b| a.partition < b.partition));
+    assert_eq!(status.partitions.len(), 3000);
+    assert_eq!(status.partitions.iter().filter_map(|of| of.lag()).sum::<u64>(), 1);
+    assert!(turns >= 5, "{turns}");
+
+    let (listed, turns) = in_turns(broker.groups.list("", 10, |_| true));
+    let (listed, is_last) = listed.expect("groups");
+    let shown: Vec<_> = listed.iter().map(|group| (group.name.as_str(), group.offsets, group.lag)).collect();
+    assert_eq!((shown, is_last), (vec![("g", 3000, 1), ("other", 1, 0)], true));
+    assert!(turns >= 2, "{turns}");
+    let (listed, is_last) = broker.groups.list("", 1, |_| true).await.expect("groups");
+    assert_eq!((listed.len(), listed[0].name.as_str(), is_last), (1, "g", false));
+
+    let over = async |topic: &str| {
+        let topic = TopicName::parse(topic).expect("a name");
+        let (over, is_last) = broker.groups.over(&topic, 10, |_| true).await.expect("groups");
+        assert!(is_last);
+        over.into_iter().map(|group| (group.name.to_string(), group.offsets, group.lag)).collect::<Vec<_>>()
+    };
+    assert_eq!(over("t").await, [("g".to_owned(), 1000, 1)]);
+    assert_eq!(over("u").await, [("g".to_owned(), 1000, 0), ("other".to_owned(), 1, 0)]);
+    assert_eq!(over("w").await, []);
+    let join = Join {
+        who: Identity { member: MemberId::parse("m").expect("an id"), instance: None },
+        client: "test".into(),
+        host: "here".into(),
+        topics: vec![Pattern::parse("w").expect("a topic")],
+        assignor: Assignor::Uniform,
+        session_timeout_ms: 60_000,
+        rebalance_timeout_ms: 60_000,
+        takes_over: true,
+    };
+    broker.groups.join(&other, join).await.expect("joined");
+    assert_eq!(over("w").await, [("other".to_owned(), 0, 0)], "it has a member that reads the topic");
 }

@@ -615,6 +615,17 @@ impl Group {
             || self.classic.members.values().any(|member| member.topics.as_ref().is_none_or(is_meant))
     }
 
+    /// Returns `true` if partitions of a topic are assigned to members, or can be.
+    pub fn assigns(&self, topic: &TopicName) -> bool {
+        let first = TopicPartition { topic: topic.clone(), partition: 0 };
+        let has = |partitions: &BTreeSet<TopicPartition>| {
+            partitions.range(&first..).next().is_some_and(|at| at.topic == *topic)
+        };
+        self.targets.index().has(topic)
+            || self.owners.range(&first..).next().is_some_and(|(at, _)| at.topic == *topic)
+            || self.classic.members.values().any(|member| has(&member.reads))
+    }
+
     /// Checks that the group has no members.
     pub fn check_empty(&self, what: &str) -> Outcome {
         match self.members_len() {

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use broker::GroupSummary;
 use console::pages::{tail, topic, topics};
 use console::shell::Page;
-use engine::Error;
 use engine::security::ResourceKind;
+use engine::{Error, TopicName};
 
 use super::super::errors::Result;
 use super::super::map::page_of_topics;
@@ -51,7 +52,8 @@ pub(super) async fn one(visit: Visit) -> Result<Page> {
     let shows = visit.shows(ResourceKind::Queue, "");
     let mut over = broker.queues.over(status.name.as_str()).await?;
     over.retain(|definition| shows(definition.name.as_str()));
-    let (groups, groups_searched) = if visit.is_live { Default::default() } else { groups_of(&visit).await? };
+    let (groups, groups_searched) =
+        if visit.is_live { Default::default() } else { groups_of(&visit, &status.name).await? };
     let outer = |name: &str| visit.names.outer(name).to_owned();
     let partition = |of: &broker::PartitionStatus| topic::Partition {
         start: of.start,
@@ -79,27 +81,18 @@ pub(super) async fn one(visit: Visit) -> Result<Page> {
     }))
 }
 
-/// Returns the consumer groups that have offsets of the topic, and how many groups were searched if there are more.
-async fn groups_of(visit: &Visit) -> Result<(Vec<topic::Group>, Option<usize>)> {
-    let topic = visit.inner();
+/// Returns the consumer groups that read the topic, and how many groups were searched if there are more.
+async fn groups_of(visit: &Visit, topic: &TopicName) -> Result<(Vec<topic::Group>, Option<usize>)> {
     let groups = &visit.http.broker.groups;
-    let listed = groups.list("", GROUPS_MAX, visit.shows(ResourceKind::Group, "")).await;
-    let (all, is_last) = listed.map_err(Error::from)?;
-    let mut found = Vec::new();
-    for group in &all {
-        // It may have been deleted in the meantime.
-        let Ok(status) = groups.describe(&group.name).await else { continue };
-        let mut of_topic = status.partitions.iter().filter(|of| of.partition.topic.as_str() == topic).peekable();
-        if of_topic.peek().is_some() {
-            found.push(topic::Group {
-                name: visit.names.outer(group.name.as_str()).to_owned(),
-                state: group.state.name(),
-                members: group.members,
-                lag: of_topic.filter_map(broker::GroupPartition::lag).sum(),
-            });
-        }
-    }
-    Ok((found, (!is_last).then_some(GROUPS_MAX)))
+    let over = groups.over(topic, GROUPS_MAX, visit.shows(ResourceKind::Group, "")).await;
+    let (over, is_last) = over.map_err(Error::from)?;
+    let group = |group: &GroupSummary| topic::Group {
+        name: visit.names.outer(group.name.as_str()).to_owned(),
+        state: group.state.name(),
+        members: group.members,
+        lag: group.lag,
+    };
+    Ok((over.iter().map(group).collect(), (!is_last).then_some(GROUPS_MAX)))
 }
 
 pub(super) async fn tail(visit: Visit) -> Result<Page> {
