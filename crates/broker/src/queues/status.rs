@@ -59,6 +59,9 @@ struct Sums {
     oldest_s: u64,
 }
 
+/// Partitions of a queue that are counted before other tasks of the thread get their turn.
+const PARTITIONS_PER_TURN: usize = 64;
+
 /// Position to which a queue is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTo {
@@ -75,7 +78,10 @@ impl Queues {
         let (cell, topic) = self.cell(queue).await?;
         let now = self.core.now_ms();
         let mut sum = QueueCounts::default();
-        for partition in topic.partitions() {
+        for (done, partition) in topic.partitions().iter().enumerate() {
+            if done % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1 {
+                tokio::task::yield_now().await;
+            }
             self.look_through(&cell, partition).await?;
             let ((counts, noisy, bytes, oldest), _) = self.change_view(partition, cell.id, |view, log| {
                 // Messages that retention has deleted are not counted.

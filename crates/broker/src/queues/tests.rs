@@ -104,6 +104,19 @@ async fn other_tasks_run_while_many_messages_are_sent_or_peeked_at() {
     assert!(paused >= 3, "{paused}");
 }
 
+/// The partitions of a queue are counted in slices.
+#[tokio::test]
+async fn other_tasks_run_while_many_partitions_are_counted() {
+    let broker = in_memory();
+    let settings = TopicSettings { partitions: 200, ..TopicSettings::default() };
+    broker.create_topic("t", settings).await.expect("created");
+    let new = NewQueue { topic: Some(TopicName::parse("t").expect("a name")), ..NewQueue::new(queue_name("jobs")) };
+    broker.queues.create(new).await.expect("created");
+    send(&broker, "jobs", &["x"; 500]).await;
+    let (counted, paused) = pauses(broker.queues.counts("jobs")).await;
+    assert_eq!((counted.expect("counted").visible, paused), (500, 3));
+}
+
 #[tokio::test]
 async fn a_message_is_given_to_one_receiver_until_it_is_returned_or_done_with() {
     let broker = in_memory();
