@@ -17,6 +17,8 @@ use crate::partition::{Extent, PartitionCell};
 const FETCH_BYTES_MAX: usize = 4 << 20;
 /// Maximum bytes that a fetch returns from all its partitions, unless the first batch of the whole fetch is larger.
 const FETCH_BYTES_TOTAL_MAX: usize = 32 << 20;
+/// Partitions that a fetch reads before other tasks of its thread get their turn.
+const PARTITIONS_PER_TURN: usize = 256;
 /// Maximum time that a fetch waits, whatever limit it specifies. A reader that wants to wait longer repeats it.
 pub const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -171,7 +173,11 @@ impl Core {
             self.check_read(from.topic)?;
             self.fetched(from.topic, from.partition)
         };
-        let cells: Vec<_> = from.iter().map(cell).collect();
+        let mut cells = Vec::with_capacity(from.len());
+        for from in from.chunks(PARTITIONS_PER_TURN) {
+            cells.extend(from.iter().map(cell));
+            let_others_run(cells.len()).await;
+        }
         let mut began_us = self.traces().now_us();
         let all = read_all(&cells, from, &limits).await;
         if limits.wait.is_zero() || all.is_enough(&limits) {
@@ -304,8 +310,16 @@ async fn read_all(cells: &Cells, from: &[FetchFrom<'_>], limits: &FetchLimits) -
             left = left.saturating_sub(fetched.bytes());
         }
         all.found.push(fetched);
+        let_others_run(all.found.len()).await;
     }
     all
+}
+
+/// Lets other tasks of the thread run after each [`PARTITIONS_PER_TURN`] partitions.
+async fn let_others_run(done: usize) {
+    if done.is_multiple_of(PARTITIONS_PER_TURN) {
+        tokio::task::yield_now().await;
+    }
 }
 
 async fn read(cell: &PartitionCell, offset: Offset, bytes_max: usize, isolation: Isolation) -> Result<Fetched> {

@@ -459,4 +459,4 @@ fn describe(
 
 #[cfg(test)]
 #[path = "admin_tests.rs"]
-mod tests;
+pub(super) mod tests;

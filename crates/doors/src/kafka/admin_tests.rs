@@ -6,10 +6,14 @@ use broker::Identity;
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
 
+use super::super::configs::describe_configs;
+use super::super::messages::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
+use super::super::messages::describe_log_dirs::DescribeLogDirsRequest;
+use super::super::replicas::describe_log_dirs;
 use super::super::share::ShareConnection;
 use super::*;
 
-fn caller() -> Caller {
+pub(in crate::kafka) fn caller() -> Caller {
     Caller {
         client: "test".into(),
         identity: Arc::new(Identity::anonymous("localhost")),
@@ -23,7 +27,7 @@ fn caller() -> Caller {
 }
 
 /// Returns the response, and how often other tasks had their turn before it.
-fn in_turns<T>(work: impl Future<Output = T>) -> (T, usize) {
+pub(in crate::kafka) fn in_turns<T>(work: impl Future<Output = T>) -> (T, usize) {
     let mut work = std::pin::pin!(work);
     let mut turns = 0;
     loop {
@@ -58,4 +62,27 @@ async fn other_tasks_have_their_turn_after_each_topic_of_a_request() {
     let (response, turns) = in_turns(delete_topics(&broker, &caller, request));
     assert!(response.responses.iter().all(|topic| topic.error_code == 0), "{response:?}");
     assert_eq!((response.responses.len(), broker.topic_count(), turns), (MANY, 0, MANY));
+}
+
+/// Descriptions of all topics let other tasks run in between.
+#[tokio::test]
+async fn other_tasks_have_their_turn_between_slices_of_descriptions() {
+    const MANY: usize = 200;
+    let broker = Broker::start(broker::Settings::default(), &[Handle::current()]).expect("started");
+    let caller = caller();
+    let names = || (0..MANY).map(|i| format!("t{i:04}"));
+    for name in names() {
+        broker.create_topic(&name, engine::TopicSettings::default()).await.expect("created");
+    }
+
+    let request = DescribeLogDirsRequest { topics: None };
+    let (response, turns) = in_turns(describe_log_dirs(&broker, &caller, request));
+    let described = response.results[0].topics.iter().map(|topic| topic.name.clone());
+    assert!(described.eq(names()), "{response:?}");
+    assert_eq!(turns, 4, "after each 64");
+
+    let resource = |resource_name| DescribeConfigsResource { resource_type: 2, resource_name, ..Default::default() };
+    let request = DescribeConfigsRequest { resources: names().map(resource).collect(), ..Default::default() };
+    let (response, turns) = in_turns(describe_configs(&broker, &caller, request));
+    assert_eq!((response.results.len(), turns), (MANY, 12), "after each 16");
 }

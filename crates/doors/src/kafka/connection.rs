@@ -6,19 +6,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Acting, Attempt, Broker, LoginSource, Unwelcome, Usage, Wakes};
+use broker::{Acting, Attempt, Broker, LoginSource, Unwelcome, Usage, WaitingPublish, Wakes};
 use engine::security::TenantName;
 use futures_util::future::LocalBoxFuture;
 use futures_util::{FutureExt, StreamExt};
 use net::Outbox;
 use net::service::{Handler, Held, Peer, Reply, Spent, Standing, once};
 use net::tls::PeerIdentity;
+use tokio::task::yield_now;
 
 use super::caller::{Caller, Leaving, Mute, Muted, Refusal, millis};
 use super::codec::{self, Answer, Body, Call, FETCH, KafkaProtocol, OneWay, PRODUCE};
 use super::errors::Code;
 use super::fetch::FetchBudget;
-use super::map::{self, Attempts, Tried};
+use super::map::{self, Attempts, BATCHES_PER_TURN, Tried};
 use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, Produced};
 use super::security::{self, Login};
@@ -134,31 +135,20 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             tenants::enter_produce(tenant, &mut request);
         }
         caller.charge(&self.broker, Usage::request(request.bytes));
-        let mut waiting = Vec::new();
-        for Tried { topic, attempt, .. } in map::publish(&self.broker, &caller, &mut session.wakes, request) {
-            match attempt {
-                // The client receives no response, whether or not it is committed.
-                Ok(Attempt::Done(_) | Attempt::Commits(_)) => {}
-                Ok(Attempt::Waits(batch)) => waiting.push((topic, batch)),
-                Err(refusal) => {
-                    map::publish_lost(&self.broker, &topic, &refusal.message);
-                    session.must_close.set(true);
-                }
-            }
+        let broker = self.broker.clone();
+        let must_close = session.must_close.clone();
+        if request.has_more_than(BATCHES_PER_TURN) {
+            return Some(Box::pin(async move {
+                let attempts = map::publish_in_turns(&broker, &caller, request).await;
+                finish_one_way(&broker, waiting(&broker, attempts, &must_close), &must_close).await;
+            }));
         }
+        let attempts = map::publish(&broker, &caller, &mut session.wakes, request);
+        let waiting = waiting(&broker, attempts, &must_close);
         if waiting.is_empty() {
             return None;
         }
-        let broker = self.broker.clone();
-        let must_close = session.must_close.clone();
-        Some(Box::pin(async move {
-            for (topic, batch) in waiting {
-                if let Err(error) = batch.finish(&broker, &mut Wakes::default()).await {
-                    map::publish_lost(&broker, &topic, &error.message);
-                    must_close.set(true);
-                }
-            }
-        }))
+        Some(Box::pin(async move { finish_one_way(&broker, waiting, &must_close).await }))
     }
 
     /// Wakes the subscribers of the published records.
@@ -214,7 +204,7 @@ impl KafkaHandler {
                     .boxed_local(),
                 ))
             }
-            Body::Produce(request) => self.produce(session, &caller, request),
+            Body::Produce(request) => self.produce(session, caller, request),
             // The connection is not read until the fetch is answered, so it holds at most one such response.
             Body::Fetch(request) => {
                 let broker = self.broker.clone();
@@ -299,13 +289,22 @@ impl Session {
 
 impl KafkaHandler {
     /// Appends the batches in the order of the request. If one has to wait for room, the connection is not read until
-    /// it is appended. Batches that are still being written to disk are answered later.
-    fn produce(&self, session: &mut Session, caller: &Caller, request: ProduceRequest) -> Reply<Answer, Later> {
+    /// it is appended. Batches that are still being written to disk are answered later. Many batches are appended in
+    /// turns with the requests of other connections.
+    fn produce(&self, session: &mut Session, caller: Caller, request: ProduceRequest) -> Reply<Answer, Later> {
         if request.acks.is_none() {
             return Reply::Now(Answer::Produced(map::refuse_all(request, Code::INVALID_REQUIRED_ACKS)));
         }
         let throttle_ms = millis(caller.charge(&self.broker, Usage::request(request.bytes)));
-        let attempts = map::publish(&self.broker, caller, &mut session.wakes, request);
+        if request.has_more_than(BATCHES_PER_TURN) {
+            let broker = self.broker.clone();
+            let published = async move {
+                let attempts = map::publish_in_turns(&broker, &caller, request).await;
+                finish(broker, attempts, throttle_ms).await
+            };
+            return Reply::Alone(once(published.boxed_local()));
+        }
+        let attempts = map::publish(&self.broker, &caller, &mut session.wakes, request);
         let is_waiting = attempts.iter().any(|tried| matches!(tried.attempt, Ok(Attempt::Waits(_))));
         let mut answer = finish(self.broker.clone(), attempts, throttle_ms).boxed_local();
         // If there is nothing to wait for, the first poll completes it.
@@ -354,11 +353,41 @@ fn written(address: SocketAddr) -> String {
     address.ip().to_canonical().to_string()
 }
 
+/// Returns the batches that wait for room. No client receives a response about them, or about those that failed.
+fn waiting(broker: &Broker, attempts: Attempts, must_close: &Cell<bool>) -> Vec<(Arc<str>, Box<WaitingPublish>)> {
+    let mut waiting = Vec::new();
+    for Tried { topic, attempt, .. } in attempts {
+        match attempt {
+            // Whether or not it is committed.
+            Ok(Attempt::Done(_) | Attempt::Commits(_)) => {}
+            Ok(Attempt::Waits(batch)) => waiting.push((topic, batch)),
+            Err(refusal) => {
+                map::publish_lost(broker, &topic, &refusal.message);
+                must_close.set(true);
+            }
+        }
+    }
+    waiting
+}
+
+/// Appends the batches that wait for room, for which no acknowledgement was requested.
+async fn finish_one_way(broker: &Broker, waiting: Vec<(Arc<str>, Box<WaitingPublish>)>, must_close: &Cell<bool>) {
+    for (topic, batch) in waiting {
+        if let Err(error) = batch.finish(broker, &mut Wakes::default()).await {
+            map::publish_lost(broker, &topic, &error.message);
+            must_close.set(true);
+        }
+    }
+}
+
 /// Waits for the outcomes of all batches.
 async fn finish(broker: Arc<Broker>, attempts: Attempts, throttle_ms: i32) -> Answer {
     let mut topics: Vec<(Arc<str>, Vec<PartitionProduced>)> = Vec::new();
     let mut throttle_ms = throttle_ms;
-    for Tried { topic, partition, attempt, sent } in attempts {
+    for (done, Tried { topic, partition, attempt, sent }) in attempts.into_iter().enumerate() {
+        if done > 0 && done.is_multiple_of(BATCHES_PER_TURN) {
+            yield_now().await;
+        }
         let published = match attempt {
             Ok(Attempt::Done(published)) => Ok(published),
             Ok(Attempt::Waits(waiting)) => match waiting.finish(&broker, &mut Wakes::default()).await {

@@ -1,6 +1,8 @@
 //! Fetch: the position of a client in each partition, and the batches at that position, whose bytes are shared by all
 //! readers.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +67,7 @@ impl FetchRequest {
         }
         let mut topics = Vec::new();
         for _ in 0..fields.count()? {
-            let name = fields.string()?.to_owned();
+            let name = fields.string()?;
             let mut partitions = Vec::new();
             for _ in 0..fields.count()? {
                 partitions.push(FetchPartition::parse(&mut fields, version)?);
@@ -74,6 +76,7 @@ impl FetchRequest {
             fields.tags()?;
         }
         pass_over_rest(&mut fields, version)?;
+        let topics = distinct(topics);
         Ok(Self { wait, bytes_min, bytes_max, isolation, has_session, topics })
     }
 
@@ -94,6 +97,35 @@ impl FetchRequest {
         let least = self.bytes_max.min(1);
         self.bytes_max.saturating_sub(overhead.saturating_sub(OVERHEAD_BYTES_FREE)).max(least)
     }
+}
+
+/// Returns each topic and each of its partitions once, with the position that was named last. Kafka does so too: it
+/// puts the positions into a map (`FetchRequest.fetchData`).
+fn distinct(named: Vec<(&str, Vec<FetchPartition>)>) -> Vec<(String, Vec<FetchPartition>)> {
+    if let [(_, partitions)] = &named[..]
+        && partitions.is_sorted_by(|a, b| a.partition < b.partition)
+    {
+        return named.into_iter().map(|(name, partitions)| (name.to_owned(), partitions)).collect();
+    }
+    let mut topics: Vec<(String, Vec<FetchPartition>)> = Vec::new();
+    let mut places: HashMap<&str, (usize, HashMap<PartitionId, usize>)> = HashMap::new();
+    for (name, partitions) in named {
+        let (topic, places) = places.entry(name).or_insert_with(|| {
+            topics.push((name.to_owned(), Vec::new()));
+            (topics.len() - 1, HashMap::new())
+        });
+        let (_, distinct) = &mut topics[*topic];
+        for partition in partitions {
+            match places.entry(partition.partition) {
+                Entry::Occupied(place) => distinct[*place.get()] = partition,
+                Entry::Vacant(place) => {
+                    place.insert(distinct.len());
+                    distinct.push(partition);
+                }
+            }
+        }
+    }
+    topics
 }
 
 /// Converts an isolation level from Kafka's number.
@@ -342,6 +374,7 @@ fn encode_partition(
 
 #[cfg(test)]
 mod tests {
+    use bytes::BytesMut;
     use engine::{BatchBuilder, DraftBatch, Offset};
 
     use super::*;
@@ -353,6 +386,35 @@ mod tests {
             builder.finish().map(|draft: DraftBatch| draft.stamp(Offset::MIN)).expect("a batch")
         };
         Fetched { batches: values.iter().map(batch).collect(), ..Fetched::default() }
+    }
+
+    /// Returns a request of version 4 for partitions, each from an offset.
+    fn request(topics: &[(&str, &[(i32, i64)])]) -> FetchRequest {
+        let mut frame = BytesMut::new();
+        [-1, 500, 1, 1 << 20].into_iter().for_each(|field| frame.put_i32(field));
+        frame.put_i8(0);
+        frame.put_i32(topics.len() as i32);
+        for (name, partitions) in topics {
+            frame.put_i16(name.len() as i16);
+            frame.put_slice(name.as_bytes());
+            frame.put_i32(partitions.len() as i32);
+            for (partition, offset) in *partitions {
+                frame.put_i32(*partition);
+                frame.put_i64(*offset);
+                frame.put_i32(1 << 20);
+            }
+        }
+        FetchRequest::parse(&frame, 0, 4).expect("a request")
+    }
+
+    #[test]
+    fn a_partition_is_fetched_once_from_the_position_that_is_named_last() {
+        let many: Vec<(i32, i64)> = (0..200_000).map(|offset| (7, offset)).collect();
+        let request = request(&[("a", &many), ("b", &[(0, 1), (1, 2)]), ("a", &[(3, 4), (7, 5)]), ("b", &[(0, 3)])]);
+        let position = |of: &FetchPartition| (of.partition, of.offset);
+        let named = request.topics.iter();
+        let named: Vec<_> = named.map(|(name, of)| (&name[..], of.iter().map(position).collect::<Vec<_>>())).collect();
+        assert_eq!(named, [("a", vec![(7, 5), (3, 4)]), ("b", vec![(0, 3), (1, 2)])]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use broker::{Attempt, Broker, FetchFrom, FetchLimits, Fetched, Usage, Wakes};
 use engine::security::Resource;
 use engine::{Acks, DraftBatch, ErrorKind, PartitionId, Result};
+use tokio::task::yield_now;
 
 use super::acls;
 use super::admin;
@@ -26,6 +27,9 @@ use super::security;
 use super::share;
 use super::topics;
 use super::transactions;
+
+/// Batches of a request that are appended before other tasks of the thread get their turn.
+pub(super) const BATCHES_PER_TURN: usize = 256;
 
 /// Outcomes of the batches of a request so far, in the order of the request.
 pub(super) type Attempts = Vec<Tried>;
@@ -76,6 +80,19 @@ pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, reque
             let sent = sent.filter(|_| matches!(attempt, Ok(Attempt::Waits(_))));
             attempts.push(Tried { topic: name.clone(), partition, attempt, sent });
         }
+    }
+    attempts
+}
+
+/// Appends the batches of a large request, and lets other tasks of the thread run in between.
+pub(super) async fn publish_in_turns(broker: &Broker, caller: &Caller, request: ProduceRequest) -> Attempts {
+    let mut attempts = Vec::new();
+    for slice in request.slices(BATCHES_PER_TURN) {
+        // Dropping it wakes the subscribers.
+        let mut wakes = Wakes::default();
+        attempts.append(&mut publish(broker, caller, &mut wakes, slice));
+        drop(wakes);
+        yield_now().await;
     }
     attempts
 }
@@ -258,7 +275,7 @@ pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request)
         Q::DeleteRecords(r) => A::DeleteRecords(admin::delete_records(broker, who, r).await),
         Q::CreatePartitions(r) => A::CreatePartitions(admin::create_partitions(broker, who, r).await),
         Q::DescribeCluster(r) => A::DescribeCluster(admin::describe_cluster(broker, who, r)),
-        Q::DescribeLogDirs(r) => A::DescribeLogDirs(replicas::describe_log_dirs(broker, who, r)),
+        Q::DescribeLogDirs(r) => A::DescribeLogDirs(replicas::describe_log_dirs(broker, who, r).await),
         Q::AlterReplicaLogDirs(r) => A::AlterReplicaLogDirs(replicas::alter_replica_log_dirs(broker, who, r)),
         Q::ElectLeaders(r) => A::ElectLeaders(replicas::elect_leaders(broker, who, r)),
         Q::DescribeQuorum(r) => A::DescribeQuorum(replicas::describe_quorum(broker, who, r)),
@@ -291,3 +308,7 @@ pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request)
         }
     }
 }
+
+#[cfg(test)]
+#[path = "map_tests.rs"]
+mod tests;

@@ -83,6 +83,33 @@ impl ProduceRequest {
     }
 }
 
+impl ProduceRequest {
+    /// Returns `true` if it has more than `n` batches.
+    pub(super) fn has_more_than(&self, n: usize) -> bool {
+        self.topics.iter().map(|topic| topic.partitions.len()).sum::<usize>() > n
+    }
+
+    /// Splits the request into requests of at most `n` batches each, in its order.
+    pub(super) fn slices(self, n: usize) -> impl Iterator<Item = Self> {
+        let Self { transactional_id, acks, topics, bytes } = self;
+        let of_topic = |ProduceTopic { name, partitions }| {
+            partitions.into_iter().map(move |(partition, batch)| (name.clone(), partition, batch))
+        };
+        let mut batches = topics.into_iter().flat_map(of_topic).peekable();
+        std::iter::from_fn(move || {
+            batches.peek()?;
+            let mut topics: Vec<ProduceTopic> = Vec::new();
+            for (name, partition, batch) in batches.by_ref().take(n) {
+                match topics.last_mut() {
+                    Some(last) if last.name == name => last.partitions.push((partition, batch)),
+                    _ => topics.push(ProduceTopic { name, partitions: vec![(partition, batch)] }),
+                }
+            }
+            Some(Self { transactional_id: transactional_id.clone(), acks, topics, bytes })
+        })
+    }
+}
+
 /// Converts a partition index. A negative number becomes that of a nonexistent partition, and is returned unchanged.
 pub(super) fn partition_id(index: i32) -> PartitionId {
     index as PartitionId

@@ -6,10 +6,12 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Bound;
 
 use broker::{Broker, NodeInfo, TopicOutline};
 use engine::Storage;
 use engine::security::Resource;
+use tokio::task::yield_now;
 
 use super::caller::Caller;
 use super::cluster::Cluster;
@@ -38,6 +40,8 @@ use super::messages::list_partition_reassignments::{
 };
 use super::outcome::{Failure, outcome_code};
 
+/// Topics that are described before other tasks of the thread get their turn.
+const TOPICS_PER_TURN: usize = 64;
 /// Log directory that is reported for topics in memory.
 const IN_MEMORY: &str = "memory";
 /// Types of elections: of the preferred replica, and of one that may lack records.
@@ -330,7 +334,8 @@ pub(super) fn alter_replica_log_dirs(
     AlterReplicaLogDirsResponse { results: results.collect(), ..Default::default() }
 }
 
-pub(super) fn describe_log_dirs(
+/// Describes the directories. Other tasks of the thread run between the topics.
+pub(super) async fn describe_log_dirs(
     broker: &Broker,
     caller: &Caller,
     request: DescribeLogDirsRequest,
@@ -351,22 +356,31 @@ pub(super) fn describe_log_dirs(
     });
     let is_asked =
         |outline: &TopicOutline| asked.as_ref().is_none_or(|asked| asked.contains_key(outline.name.as_str()));
-    for outline in broker.outline_topics().into_iter().filter(is_asked) {
-        let name = &outline.name;
-        // It may have been deleted in the meantime.
-        let Ok(status) = broker.describe_topic(name.as_str()) else {
-            continue;
+    let mut from = Bound::Unbounded;
+    loop {
+        let slice = broker.outline_topics_from(from.as_ref().map(String::as_str), TOPICS_PER_TURN);
+        let Some(last) = slice.last() else {
+            break;
         };
-        let wanted = asked.as_ref().and_then(|asked| asked.get(name.as_str()));
-        let is_asked = |partition: &i32| wanted.is_none_or(|partitions| partitions.contains(partition));
-        let extents = (0..).zip(&status.partitions).filter(|(partition, _)| is_asked(partition));
-        let partitions = extents.map(|(partition_index, extent)| DescribeLogDirsPartition {
-            partition_index,
-            partition_size: extent.bytes as i64,
-            ..Default::default()
-        });
-        let topic = DescribeLogDirsTopic { name: name.to_string(), partitions: partitions.collect() };
-        by_storage.entry(is_on_disk(&outline)).or_default().push(topic);
+        from = Bound::Excluded(last.name.to_string());
+        for outline in slice.into_iter().filter(is_asked) {
+            let name = &outline.name;
+            // It may have been deleted in the meantime.
+            let Ok(status) = broker.describe_topic(name.as_str()) else {
+                continue;
+            };
+            let wanted = asked.as_ref().and_then(|asked| asked.get(name.as_str()));
+            let is_asked = |partition: &i32| wanted.is_none_or(|partitions| partitions.contains(partition));
+            let extents = (0..).zip(&status.partitions).filter(|(partition, _)| is_asked(partition));
+            let partitions = extents.map(|(partition_index, extent)| DescribeLogDirsPartition {
+                partition_index,
+                partition_size: extent.bytes as i64,
+                ..Default::default()
+            });
+            let topic = DescribeLogDirsTopic { name: name.to_string(), partitions: partitions.collect() };
+            by_storage.entry(is_on_disk(&outline)).or_default().push(topic);
+        }
+        yield_now().await;
     }
     let results = by_storage.into_iter().map(|(is_on_disk, topics)| {
         let mut described = DescribeLogDirsResult {
