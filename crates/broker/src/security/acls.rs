@@ -7,12 +7,26 @@ use engine::security::{Acl, AclFilter, Pattern, RoleName, SecurityRecord, UserNa
 use engine::{Error, ErrorKind, Result};
 
 use super::{Security, listed};
+use crate::fetch::aside;
 
 impl Security {
     /// Returns the access control entries that match a filter.
     pub async fn acls(&self, filter: &AclFilter) -> Result<Vec<Acl>> {
         self.open().await?;
         Ok(self.permissions.read().acls.found(filter))
+    }
+
+    /// Returns the access control entries that match a filter, in the order of their patterns. They are collected on a
+    /// thread that serves no connection, since they may be all.
+    pub async fn acls_by_pattern(self: &Arc<Self>, filter: AclFilter) -> Result<Vec<Acl>> {
+        self.open().await?;
+        let security = self.clone();
+        aside(move || {
+            let mut found = security.permissions.read().acls.found(&filter);
+            found.sort_by(|a, b| a.pattern.cmp(&b.pattern));
+            Ok(found)
+        })
+        .await
     }
 
     /// Adds access control entries. Entries that exist already are ignored.

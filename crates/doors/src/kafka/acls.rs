@@ -10,6 +10,7 @@ use engine::security::{
     Acl, AclFilter, Match, Operation, Pattern, PatternKind, Principal, Resource, ResourceKind, TenantName,
 };
 use engine::{Error, ErrorKind, Result};
+use tokio::task::yield_now;
 
 use super::access::{self, kind_code, operation_code};
 use super::caller::Caller;
@@ -28,6 +29,8 @@ const ALLOW: i8 = 3;
 /// creating and describing tokens, and two-phase commits.
 const KINDS_OF_OTHERS: [i8; 2] = [6, 7];
 const OPERATIONS_OF_OTHERS: [i8; 3] = [13, 14, 15];
+/// Entries that are described before other tasks of the thread get their turn.
+const ENTRIES_PER_TURN: usize = 256;
 /// Name that stands for any, in a literal pattern.
 const WILDCARD: &str = "*";
 /// Types of patterns.
@@ -72,33 +75,42 @@ pub(super) async fn describe_acls(
                 },
             );
             match filter {
-                Ok(Some(wanted)) => {
-                    let found = broker.security.acls(&wanted.filter).await.map_err(of_error);
-                    found.map(|mut acls| {
-                        acls.retain(|acl| wanted.includes(broker, caller, acl));
-                        acls
-                    })
-                }
+                Ok(Some(wanted)) => entries(broker, caller, wanted).await.map_err(of_error),
                 Ok(None) => Ok(Vec::new()),
                 Err(error) => Err(of_error(error)),
             }
         }
     };
-    let (mut acls, (code, error_message)) = match found {
+    let (acls, (code, error_message)) = match found {
         Ok(acls) => (acls, (Code::NONE, None)),
         Err(why) => (Vec::new(), why),
     };
-    acls.sort_unstable_by(|a, b| a.pattern.cmp(&b.pattern));
-    let resources = acls.chunk_by(|a, b| a.pattern == b.pattern).filter_map(|of_one| {
-        let Shown { resource_type, resource_name, pattern_type } = Shown::of(caller.tenant(), &of_one[0].pattern)?;
-        Some(DescribeAclsResource {
-            resource_type,
-            resource_name,
-            pattern_type,
-            acls: of_one.iter().map(describe).collect(),
-        })
-    });
-    DescribeAclsResponse { error_code: code.0, error_message, resources: resources.collect(), ..Default::default() }
+    let mut resources = Vec::new();
+    for (done, of_one) in acls.chunk_by(|a, b| a.pattern == b.pattern).enumerate() {
+        if done % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
+            yield_now().await;
+        }
+        let Some(shown) = Shown::of(caller.tenant(), &of_one[0].pattern) else {
+            continue;
+        };
+        let Shown { resource_type, resource_name, pattern_type } = shown;
+        let acls = of_one.iter().map(describe).collect();
+        resources.push(DescribeAclsResource { resource_type, resource_name, pattern_type, acls });
+    }
+    DescribeAclsResponse { error_code: code.0, error_message, resources, ..Default::default() }
+}
+
+/// Returns the entries that the client may see, in the order of their patterns.
+async fn entries(broker: &Broker, caller: &Caller, wanted: Wanted) -> Result<Vec<Acl>> {
+    let found = broker.security.acls_by_pattern(wanted.filter.clone()).await?;
+    let mut shown = Vec::new();
+    for (done, acl) in found.into_iter().enumerate() {
+        if done % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
+            yield_now().await;
+        }
+        shown.extend(wanted.includes(broker, caller, &acl).then_some(acl));
+    }
+    Ok(shown)
 }
 
 pub(super) async fn create_acls(
@@ -382,4 +394,44 @@ fn deleted(tenant: Option<&TenantName>, acl: &Acl) -> Option<DeleteAclsMatchingA
         operation,
         permission_type,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Handle;
+
+    use super::super::admin::tests::caller;
+    use super::*;
+
+    /// All entries are collected on another thread, and other tasks of this one run while they are described.
+    #[tokio::test]
+    async fn other_tasks_have_their_turn_while_many_entries_are_described() {
+        const MANY: usize = 600;
+        let broker = Broker::start(broker::Settings::default(), &[Handle::current()]).expect("started");
+        let acl = |number: usize| Acl {
+            pattern: Pattern {
+                kind: ResourceKind::Topic,
+                name: format!("t{:04}", MANY - number),
+                matching: PatternKind::Literal,
+            },
+            principal: Principal::parse(&format!("User:u{number}")).expect("a principal"),
+            host: "*".into(),
+            operation: Operation::Read,
+            is_allowed: true,
+        };
+        broker.security.create_acls((0..MANY).map(acl).collect()).await.expect("created");
+        let caller = caller();
+        let wanted = Wanted { filter: AclFilter::default(), pattern_type: None };
+        let mut described = std::pin::pin!(entries(&broker, &caller, wanted));
+        let mut turns = 0;
+        let found = std::future::poll_fn(|context| {
+            let polled = described.as_mut().poll(context);
+            turns += usize::from(polled.is_pending());
+            polled
+        });
+        let found = found.await.expect("found");
+        assert_eq!(found.len(), MANY);
+        assert!(found.is_sorted_by(|a, b| a.pattern < b.pattern));
+        assert!(turns >= 2, "{turns}");
+    }
 }
