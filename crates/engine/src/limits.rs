@@ -94,8 +94,9 @@ pub const GROUP_PROTOCOL_NAME_BYTES_MAX: usize = 255;
 /// Maximum size in bytes of the protocol metadata that the members of one group send to their leader, and of the
 /// assignments that the leader returns.
 pub const GROUP_PROTOCOLS_BYTES_MAX: usize = 4 << 20;
-/// Maximum size in bytes of the protocol metadata and assignments of all groups of one broker together.
-pub const GROUPS_PROTOCOLS_BYTES_MAX: usize = 256 << 20;
+/// Bytes that the members of all groups of one broker may take together however small the memory of the broker is. They
+/// may take a quarter of the memory for logs.
+pub const GROUPS_MEMBERS_BYTES_MIN: usize = 16 << 20;
 /// Maximum bytes of protocol metadata that are recorded of a group or a member: with more, the members have to join
 /// again after a restart.
 pub const GROUP_RECORDED_BYTES_MAX: usize = 1 << 20;
@@ -211,7 +212,7 @@ const _: () = assert!(
     GROUP_PROTOCOLS_BYTES_MAX + 600 * GROUP_MEMBERS_MAX < BATCH_BYTES_MAX,
     "a leader is told of all members in one frame"
 );
-const _: () = assert!(2 * GROUP_PROTOCOLS_BYTES_MAX <= GROUPS_PROTOCOLS_BYTES_MAX);
+const _: () = assert!(2 * GROUP_PROTOCOLS_BYTES_MAX <= GROUPS_MEMBERS_BYTES_MIN);
 // Each partition of a member may have a topic of its own, and be among those to release and those of deleted topics.
 const _: () = assert!(
     GROUP_RECORDED_BYTES_MAX + 2 * GROUP_PARTITIONS_MAX * (TOPIC_NAME_BYTES_MAX + 10) + 2 * GROUP_TOPICS_BYTES_MAX

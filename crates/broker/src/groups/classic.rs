@@ -1,12 +1,13 @@
 //! Members of classic groups, which assign partitions among themselves: their responses wait for each other.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::groups::{
-    Change, ClassicJoin, ClassicSync, Committer, Entry, Group, GroupError, GroupName, Identity, Joined, Leaver,
-    MemberId, Now, Reason, Synced,
+    Change, ClassicJoin, ClassicSync, Committer, Entry, Group, GroupError, GroupName, Identity, InstanceId, Joined,
+    Leaver, MemberId, Now, Reason, Subscription, Synced, member_bytes,
 };
-use engine::limits::GROUPS_PROTOCOLS_BYTES_MAX;
+use engine::limits::GROUPS_MEMBERS_BYTES_MIN;
 use engine::{Error, Result, TopicPartition};
 
 use super::{Cell, GroupTable, Outcome};
@@ -31,24 +32,50 @@ impl GroupTable {
     pub(super) fn recount(&self, cell: &Cell) {
         let mut state = cell.state.lock();
         if !state.is_gone {
-            let before = state.protocols_bytes;
-            let after = state.group.protocols_bytes();
-            self.protocols_bytes.fetch_add(after, Ordering::Relaxed);
-            self.protocols_bytes.fetch_sub(before, Ordering::Relaxed);
-            state.protocols_bytes = after;
+            let before = state.members_bytes;
+            let after = state.group.members_bytes();
+            self.members_bytes.fetch_add(after, Ordering::Relaxed);
+            self.members_bytes.fetch_sub(before, Ordering::Relaxed);
+            state.members_bytes = after;
         }
-    }
-
-    fn check_bytes(&self, bytes: usize) -> Result<()> {
-        if self.protocols_bytes.load(Ordering::Relaxed) + bytes > GROUPS_PROTOCOLS_BYTES_MAX {
-            let max = GROUPS_PROTOCOLS_BYTES_MAX >> 20;
-            return Err(Error::busy(format!("the protocol metadata and assignments of all groups exceed {max} MiB")));
-        }
-        Ok(())
     }
 }
 
 impl Groups {
+    /// Returns the bytes that the members of all groups may take together.
+    pub(super) fn members_bytes_max(&self) -> usize {
+        (self.core.log_budget().max() / 4).max(GROUPS_MEMBERS_BYTES_MIN)
+    }
+
+    /// Checks that a member may take `bytes` bytes. One that takes as many already is not refused.
+    pub(super) fn check_member(
+        &self,
+        group: &GroupName,
+        member: Option<&MemberId>,
+        instance: Option<&InstanceId>,
+        bytes: usize,
+    ) -> Outcome {
+        let taken = |cell: Arc<Cell>| cell.state.lock().group.bytes_of(member, instance);
+        let taken = self.table.find_existing(group)?.map_or(0, taken);
+        if bytes > taken {
+            self.check_members_room(bytes - taken)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the members of all groups may take `bytes` more bytes.
+    fn check_members_room(&self, bytes: usize) -> Result<()> {
+        let taken = self.table.members_bytes.load(Ordering::Relaxed);
+        let max = self.members_bytes_max();
+        if taken + bytes > max {
+            return Err(Error::busy(format!(
+                "the members of all groups take {taken} bytes, at most {max} (a quarter of memory_max): close some \
+                 consumers, or raise memory_max"
+            )));
+        }
+        Ok(())
+    }
+
     /// Returns a new id for a member whose client has this name.
     pub fn new_member_id(&self, client: &str) -> Result<MemberId> {
         self.table.member_ids.next(client)
@@ -60,7 +87,9 @@ impl Groups {
         // An invalid request must not create a group.
         join.check()?;
         let coordinator = self.restored().await?;
-        coordinator.check_bytes(join.protocols.iter().map(|p| p.name.len() + p.metadata.len()).sum())?;
+        let topics = join.subscription.as_ref().map_or(0, Subscription::topics_len);
+        let protocols: usize = join.protocols.iter().map(|p| p.name.len() + p.metadata.len()).sum();
+        self.check_member(name, join.member.as_ref(), join.instance.as_ref(), protocols + member_bytes(topics))?;
         let delay_ms = self.core.settings().group_initial_delay.as_millis() as u64;
         loop {
             let cell = match &join.member {
@@ -97,7 +126,7 @@ impl Groups {
     /// has done so.
     pub async fn sync_classic(&self, name: &GroupName, sync: ClassicSync) -> Outcome<Synced> {
         let coordinator = self.restored().await?;
-        coordinator.check_bytes(sync.shares.iter().map(|share| share.bytes.len()).sum())?;
+        self.check_members_room(sync.shares.iter().map(|share| share.bytes.len()).sum())?;
         let cell = coordinator.find_for(name, &sync.who)?;
         let now = coordinator.now();
         let who = sync.who.clone();

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use engine::groups::{
     Change, Committed, Committer, Group, GroupError, GroupName, Identity, Join, NO_LEADER_EPOCH, Now, OffsetsRecord,
-    Reason, Turn,
+    Reason, Turn, member_bytes,
 };
 use engine::limits::{COMMITTED_OFFSETS_MAX, GROUPS_MAX};
 use engine::{Error, Offset, PartitionId, Pattern, Result, Start, TopicName, TopicPartition};
@@ -78,8 +78,8 @@ pub(crate) struct GroupTable {
     changed: Arc<Notify>,
     /// Number of committed offsets of all groups.
     offsets: Arc<AtomicUsize>,
-    /// Bytes of protocol metadata and assignments that the members of classic groups have stored in all groups.
-    protocols_bytes: AtomicUsize,
+    /// Bytes that the members of all groups take.
+    members_bytes: AtomicUsize,
     member_ids: member_ids::MemberIds,
     clock: Clock,
     /// Start of the monotonic clock.
@@ -117,8 +117,8 @@ struct State {
     is_gone: bool,
     /// `true` if the group was forgotten: it exists, and is being restored.
     is_forgotten: bool,
-    /// Bytes of this group that are counted in [`GroupTable::protocols_bytes`].
-    protocols_bytes: usize,
+    /// Bytes of this group that are counted in [`GroupTable::members_bytes`].
+    members_bytes: usize,
     /// Position of the newest record about members that may not be committed.
     unsettled: Option<Offset>,
 }
@@ -168,7 +168,7 @@ impl GroupTable {
             restored: Restored::default(),
             changed: Arc::default(),
             offsets: Arc::default(),
-            protocols_bytes: AtomicUsize::new(0),
+            members_bytes: AtomicUsize::new(0),
             member_ids: member_ids::MemberIds::default(),
             begin: Instant::now(),
             commit_ms: AtomicU64::new(0),
@@ -268,7 +268,7 @@ impl GroupTable {
     fn mark_gone(&self, state: &mut State) {
         state.is_gone = true;
         self.offsets.fetch_sub(state.group.committed().len(), Ordering::Relaxed);
-        self.protocols_bytes.fetch_sub(std::mem::take(&mut state.protocols_bytes), Ordering::Relaxed);
+        self.members_bytes.fetch_sub(std::mem::take(&mut state.members_bytes), Ordering::Relaxed);
     }
 
     fn check_room(&self, group: &Group, changes: &[Change]) -> Result<()> {
@@ -311,13 +311,7 @@ impl Cell {
         Self {
             name: group.name().clone(),
             offsets: offsets.clone(),
-            state: Mutex::new(State {
-                group,
-                is_gone: false,
-                is_forgotten: false,
-                protocols_bytes: 0,
-                unsettled: None,
-            }),
+            state: Mutex::new(State { group, is_gone: false, is_forgotten: false, members_bytes: 0, unsettled: None }),
             news: Notify::new(),
             saving: tokio::sync::Mutex::default(),
             planning: tokio::sync::Mutex::default(),
@@ -389,6 +383,8 @@ impl Groups {
     pub async fn join(&self, name: &GroupName, join: Join) -> Outcome<Turn> {
         join.check()?;
         let coordinator = self.restored().await?;
+        let Identity { member, instance } = &join.who;
+        self.check_member(name, Some(member), instance.as_ref(), member_bytes(join.topics.len()))?;
         loop {
             let cell = coordinator.find_or_create(name, Some(self.core.peers()))?;
             let now = coordinator.now();
@@ -419,6 +415,10 @@ impl Groups {
         let cell = coordinator.find_for(name, &beat.who)?;
         let now = coordinator.now();
         let is_resubscribing = beat.topics.is_some();
+        if let Some(topics) = &beat.topics {
+            let Identity { member, instance } = &beat.who;
+            self.check_member(name, Some(member), instance.as_ref(), member_bytes(topics.len()))?;
+        }
         let number = self.change(&cell, false, |group| {
             if let Some(topics) = beat.topics {
                 group.resubscribe(&beat.who, beat.epoch, topics, &self.topics())?;
@@ -434,6 +434,7 @@ impl Groups {
         });
         let number = number.await??;
         if is_resubscribing {
+            coordinator.recount(&cell);
             self.settle(&cell).await.unwrap_or_default();
         }
         self.answer(&cell, &beat.who, (number, beat.epoch), beat.owned.is_some(), beat.wait).await

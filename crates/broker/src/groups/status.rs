@@ -313,6 +313,13 @@ impl Groups {
         }
         out.gauge("thalweg_groups", "Consumer groups", cells.len() as u64)?;
         out.gauge("thalweg_group_members", "Members of all consumer groups", members)?;
+        let members_bytes = coordinator.members_bytes.load(Ordering::Relaxed) as u64;
+        out.gauge("thalweg_group_members_bytes", "Bytes that members of consumer groups take", members_bytes)?;
+        out.gauge(
+            "thalweg_group_members_bytes_max",
+            "Maximum of thalweg_group_members_bytes",
+            self.members_bytes_max() as u64,
+        )?;
         let (shares, sharers) = coordinator.shares.counts();
         out.gauge("thalweg_share_groups", "Share groups with members", shares as u64)?;
         out.gauge("thalweg_share_group_members", "Members of all share groups", sharers as u64)?;

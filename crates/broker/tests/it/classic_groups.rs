@@ -10,7 +10,7 @@ use engine::groups::{
     Assignor, ClassicJoin, ClassicPhase, ClassicSync, Committer, Given, GroupName, GroupState, Identity, Join, Joined,
     Leaver, MemberId, NO_LEADER_EPOCH, Protocol, Reason, Share, Subscription,
 };
-use engine::{Pattern, TopicName, TopicPartition, TopicSettings};
+use engine::{ErrorKind, Pattern, TopicName, TopicPartition, TopicSettings};
 
 use futures_util::FutureExt;
 
@@ -398,4 +398,54 @@ async fn other_tasks_have_their_turn_while_groups_are_described() {
     };
     broker.groups.join(&other, join).await.expect("joined");
     assert_eq!(over("w").await, [("other".to_owned(), 0, 0)], "it has a member that reads the topic");
+}
+
+/// Members with long subscriptions are refused beyond the memory for all groups; those that are in a group stay.
+#[tokio::test]
+async fn the_members_of_all_groups_share_a_budget_of_memory() {
+    let broker = start(Settings { log_bytes_max: 1 << 20, ..Settings::default() });
+    let join = |number: usize, topics: usize| {
+        let topic = |topic| Pattern::parse(&format!("topic-{number}-{topic}")).expect("a topic");
+        Join {
+            who: Identity { member: MemberId::parse(&format!("m{number}")).expect("an id"), instance: None },
+            client: "test".into(),
+            host: "here".into(),
+            topics: (0..topics).map(topic).collect(),
+            assignor: Assignor::Uniform,
+            session_timeout_ms: 60_000,
+            rebalance_timeout_ms: 60_000,
+            takes_over: true,
+        }
+    };
+    // Few in each group, so that the test does not take long.
+    let of = |number: usize| GroupName::parse(&format!("g{}", number / 8)).expect("a name");
+    let mut joined = 0;
+    let refused = loop {
+        match broker.groups.join(&of(joined), join(joined, 256)).await {
+            Ok(_) => joined += 1,
+            Err(refused) => break refused,
+        }
+        assert!(joined < 1000, "they take more than the budget");
+    };
+    assert_eq!(refused.error.kind, ErrorKind::Busy, "{refused:?}");
+    assert_eq!(joined, (16 << 20) / (1024 + 256 * 64 + 4096));
+    let taken = || metric(&broker, "thalweg_group_members_bytes");
+    assert_eq!((taken(), metric(&broker, "thalweg_group_members_bytes_max")), (joined as u64 * 21_504, 16 << 20));
+    // A member that joins again, or subscribes to fewer topics, takes no more.
+    broker.groups.join(&of(0), join(0, 256)).await.expect("it is a member");
+    let beat = |topics: usize| Beat {
+        who: join(0, 0).who,
+        epoch: 0,
+        owned: None,
+        topics: Some(join(0, topics).topics),
+        session_timeout_ms: None,
+        wait: Duration::ZERO,
+    };
+    let status = broker.groups.describe(&of(0)).await.expect("a group");
+    let epoch = status.members.iter().find(|member| member.id.as_str() == "m0").expect("a member").epoch;
+    broker.groups.heartbeat(&of(0), Beat { epoch, ..beat(1) }).await.expect("it takes less");
+    assert_eq!(taken(), joined as u64 * 21_504 - 21_504 + 1024 + 64 + 249);
+    broker.groups.join(&of(joined), join(joined, 128)).await.expect("there is room again");
+    let more = broker.groups.heartbeat(&of(0), Beat { epoch, ..beat(256) }).await.expect_err("no room");
+    assert_eq!(more.error.kind, ErrorKind::Busy);
 }

@@ -59,7 +59,7 @@ impl Member {
         self.protocols.iter().find(|p| *p.name == *protocol).map(|p| p.metadata.clone()).unwrap_or_default()
     }
 
-    fn held_bytes(&self) -> usize {
+    pub(super) fn held_bytes(&self) -> usize {
         let protocols: usize = self.protocols.iter().map(Protocol::bytes).sum();
         protocols + self.client.len() + self.host.len()
     }
@@ -105,7 +105,7 @@ pub(super) struct Classic {
     phase: Phase,
     generation: u32,
     pub members: BTreeMap<MemberId, Member>,
-    instances: BTreeMap<InstanceId, MemberId>,
+    pub(super) instances: BTreeMap<InstanceId, MemberId>,
     /// Ids that were assigned and not used yet, with the times at which they expire.
     pending: BTreeMap<MemberId, u64>,
     leader: Option<MemberId>,

@@ -41,6 +41,11 @@ impl Subscription {
         super::wanted::sort(&mut topics);
         Ok(Self { topics, owned })
     }
+
+    /// Returns the number of topics.
+    pub fn topics_len(&self) -> usize {
+        self.topics.len()
+    }
 }
 
 /// Request of a classic member to join.

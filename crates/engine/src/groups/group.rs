@@ -18,12 +18,22 @@ use crate::error::{Error, Result};
 use crate::ids::{Offset, TopicName, TopicPartition, is_inbox, is_internal};
 use crate::limits::{
     GROUP_MEMBERS_MAX, GROUP_TOPICS_BYTES_MAX, GROUP_TOPICS_MAX, REBALANCE_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MAX,
-    SESSION_TIMEOUT_MS_MIN,
+    SESSION_TIMEOUT_MS_MIN, TOPIC_NAME_BYTES_MAX,
 };
 use crate::pattern::Pattern;
 
 /// Time in ms after which a group with neither members nor offsets is deleted.
 const IDLE_MS: u64 = 10 * 60 * 1000;
+/// Bytes of a member in the tables of its group: its ids, its texts and its target.
+const MEMBER_BYTES: usize = 1024;
+/// Bytes of a topic or a pattern in a subscription, beyond its text.
+const SUBSCRIBED_BYTES: usize = 64;
+
+/// Returns an upper bound of the bytes that a member takes which subscribes to this number of topics and patterns.
+pub fn member_bytes(topics: usize) -> usize {
+    MEMBER_BYTES + topics * SUBSCRIBED_BYTES + (topics * TOPIC_NAME_BYTES_MAX).min(GROUP_TOPICS_BYTES_MAX)
+}
+
 /// Point in time on two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {

@@ -47,7 +47,7 @@ pub use classic_api::{
     Synced,
 };
 pub use generation::{SavedGeneration, SavedMember};
-pub use group::{Committer, Group, Identity, Join, Now, Turn};
+pub use group::{Committer, Group, Identity, Join, Now, Turn, member_bytes};
 pub use membership::SavedMembership;
 pub use offsets::{Change, Committed, NO_LEADER_EPOCH};
 pub use record::{OffsetsRecord, SavedGroup};

@@ -3,10 +3,10 @@
 //! all, until the group has no members. Classic members only notice that none of them is the leader: a heartbeat tells
 //! them to rejoin whenever their assignment changes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::classic_api::{ClassicJoin, ClassicSync, Entry, Given, Joined, Leaver, Protocol, Synced};
-use super::group::{Group, Member};
+use super::group::{Group, Member, member_bytes};
 use super::wait::{Outcome, rebalancing, replaced, unknown};
 use super::{Catalog, GroupError, Identity, InstanceId, MemberId, Now, Reason};
 use crate::ids::TopicPartition;
@@ -338,6 +338,32 @@ impl Group {
     pub fn protocols_bytes(&self) -> usize {
         let faces = self.members.values().filter_map(|member| member.face.as_ref());
         self.classic.held_bytes() + faces.map(|face| face.held_bytes()).sum::<usize>()
+    }
+
+    /// Returns an upper bound of the bytes that the members take: their entries in the tables of the group, their
+    /// subscriptions, and what classic members make the group hold.
+    pub fn members_bytes(&self) -> usize {
+        let of_classic = self.classic.members.values().map(|member| member.topics.as_ref().map_or(0, Vec::len));
+        let topics = self.members.values().map(|member| member.topics.len()).chain(of_classic);
+        self.protocols_bytes() + topics.map(member_bytes).sum::<usize>()
+    }
+
+    /// Returns an upper bound of the bytes that a member takes already; 0 if the group has no such member.
+    pub fn bytes_of(&self, id: Option<&MemberId>, instance: Option<&InstanceId>) -> usize {
+        let static_id = |instances: &BTreeMap<InstanceId, MemberId>| instance.and_then(|of| instances.get(of)).cloned();
+        let known = static_id(&self.instances).or_else(|| static_id(&self.classic.instances));
+        let Some(id) = known.as_ref().or(id) else {
+            return 0;
+        };
+        let shared = self
+            .members
+            .get(id)
+            .map(|member| member_bytes(member.topics.len()) + member.face.as_ref().map_or(0, |face| face.held_bytes()));
+        let classic = || {
+            let member = self.classic.members.get(id)?;
+            Some(member_bytes(member.topics.as_ref().map_or(0, Vec::len)) + member.held_bytes())
+        };
+        shared.or_else(classic).unwrap_or_default()
     }
 
     pub(super) fn expire_classic(&mut self, now: Now) -> Vec<MemberId> {
