@@ -1,6 +1,7 @@
 //! Tests of caches by the broker's own calls, from many threads.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicUsize;
 
 use bytes::Bytes;
 use engine::cache::{ChangeKind, Condition, Eviction, Found, ScanCursor, Stored, Ttl, WatchFrom};
@@ -433,4 +434,31 @@ async fn room_that_a_step_needs_is_made_before_it() {
     let entries = cache.status().stats.entries;
     cache.make_room(32 << 10);
     assert_eq!(cache.status().stats.entries, entries, "there was room");
+}
+
+/// A watcher is not woken for each of many changes of other keys, and still sees those of its own.
+#[tokio::test(start_paused = true)]
+async fn a_watcher_is_rarely_woken_for_changes_of_other_keys() {
+    let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("it starts");
+    let cache = broker.caches.open("c").expect("new");
+    let watched = cache.watch(b"mine", WatchFrom::Snapshot, 10, 1 << 20, Duration::ZERO).await.expect("watched");
+    let polls = Arc::new(AtomicUsize::new(0));
+    let watcher = tokio::spawn({
+        let (cache, polls) = (cache.clone(), polls.clone());
+        async move {
+            let mut watch = Box::pin(cache.watch(b"mine", watched.next, 10, 1 << 20, Duration::from_secs(60)));
+            let counted = std::future::poll_fn(|context| {
+                polls.fetch_add(1, Ordering::Relaxed);
+                watch.as_mut().poll(context)
+            });
+            counted.await.expect("watched").changes.len()
+        }
+    });
+    for number in 0..1000 {
+        put(&cache, &format!("other{number}"), "1");
+        tokio::task::yield_now().await;
+    }
+    assert!(polls.load(Ordering::Relaxed) < 20, "{polls:?}");
+    put(&cache, "mine", "1");
+    assert_eq!(watcher.await.expect("it ends"), 1);
 }

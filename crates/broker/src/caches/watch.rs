@@ -10,6 +10,9 @@ use tokio::time::Instant;
 use super::cache::Cache;
 use super::changes::{bytes_of, found_change};
 
+/// Minimum time between two looks of a watcher that is woken for changes of other keys.
+const IN_VAIN_PAUSE: Duration = Duration::from_millis(5);
+
 impl Cache {
     /// Returns changes of keys that begin with `prefix`, up to the limits. If no such change is recorded, waits for
     /// one.
@@ -23,6 +26,7 @@ impl Cache {
     ) -> Result<Watched> {
         let deadline = Instant::now() + wait;
         let mut from = from;
+        let mut woken: Option<Instant> = None;
         loop {
             let news = self.changes.news.notified();
             tokio::pin!(news);
@@ -36,6 +40,11 @@ impl Cache {
                 self.settled().wait().await?;
                 return Ok(watched);
             }
+            if let Some(woken) = woken {
+                // It is woken for each change of the cache, and the last one was of another key.
+                tokio::time::sleep_until(deadline.min(woken + IN_VAIN_PAUSE)).await;
+            }
+            woken = Some(Instant::now());
         }
     }
 
