@@ -14,7 +14,7 @@ use crate::frame::{Frame, VERSION};
 use crate::identity::key_of_peer;
 use crate::invitation::hash_of;
 use crate::link::{Control, Link, closed, code, within};
-use crate::running::{DIAL_PATIENCE, ENTRIES_PER_FRAME, HANDSHAKES_MAX, HANDSHAKES_UNPROVED_MAX, PathState, Running};
+use crate::running::{DIAL_PATIENCE, ENTRIES_PER_FRAME, HANDSHAKES_UNPROVED_MAX, PathState, Running};
 use crate::store;
 
 /// Time for which the second one of two links is still read.
@@ -24,12 +24,12 @@ impl Running {
     /// Accepts connections of sites that dial.
     pub(crate) async fn accept(self: Arc<Self>) {
         while let Some(incoming) = self.endpoints.accept().await {
-            let Ok(permit) = self.handshakes.clone().try_acquire_owned() else {
+            let Some(place) = self.handshakes.take(incoming.remote_address().ip()) else {
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 incoming.refuse();
                 continue;
             };
-            let is_busy = HANDSHAKES_MAX - self.handshakes.available_permits() > HANDSHAKES_UNPROVED_MAX;
+            let is_busy = self.handshakes.taken() > HANDSHAKES_UNPROVED_MAX;
             if is_busy && !incoming.remote_address_validated() {
                 // It dials again, with what this answer contains. An answer that cannot be sent has no effect.
                 if let Err(error) = incoming.retry() {
@@ -39,7 +39,7 @@ impl Running {
             }
             let running = self.clone();
             self.spawn(async move {
-                let _permit = permit;
+                let _place = place;
                 let peer = incoming.remote_address();
                 if let Err(error) = running.admit(incoming).await {
                     tracing::debug!(%peer, %error, "a link was not established");
@@ -63,8 +63,14 @@ impl Running {
 
     async fn admit_on(self: &Arc<Self>, connection: &quinn::Connection) -> Result<()> {
         let key = key_of_peer(connection).ok_or_else(|| Error::new(ErrorKind::Denied, "the site has no key"))?;
-        let mut control = Control::accept(connection).await?;
-        let (version, instance, member) = match control.read(connection).await? {
+        // The peer says who it is within one time limit, so that a stranger does not keep its place for longer.
+        let (mut control, first) = within(async {
+            let mut control = Control::accept(connection).await?;
+            let first = control.read(connection).await?;
+            Ok::<_, Error>((control, first))
+        })
+        .await??;
+        let (version, instance, member) = match first {
             Frame::Hello { version, instance, member } => {
                 self.check_member(&member, key)?;
                 (version, instance, member)

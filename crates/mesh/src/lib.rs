@@ -19,6 +19,7 @@ mod listening;
 mod live;
 mod metrics;
 mod origin;
+mod places;
 mod receive;
 mod running;
 mod site;

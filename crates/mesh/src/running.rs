@@ -21,6 +21,7 @@ use crate::limit::Limit;
 use crate::link::{Link, closed, code};
 use crate::listening::Listening;
 use crate::live::{Outgoing, SEARCHES_MAX};
+use crate::places::Places;
 use crate::receive::Incoming;
 use crate::site::Settings;
 use crate::store;
@@ -30,8 +31,7 @@ const KEEP_EVERY: Duration = Duration::from_millis(250);
 /// Shortest interval between two checks, and its minimum as a multiple of the time that a check takes.
 const KEEP_PAUSE: Duration = Duration::from_millis(2);
 const KEEP_PAUSES: u32 = 10;
-/// Maximum connections whose peers are not known yet, and the number from which they have to prove their addresses.
-pub(crate) const HANDSHAKES_MAX: usize = 128;
+/// Number of connections whose peers are not known yet from which they have to prove their addresses.
 pub(crate) const HANDSHAKES_UNPROVED_MAX: usize = 16;
 /// Wait before a site is dialed again, after the first failure and at most.
 const DIAL_AGAIN: Duration = Duration::from_millis(250);
@@ -75,7 +75,7 @@ pub(crate) struct Running {
     /// Held while a site joins, so that an invitation is used once.
     pub joining: tokio::sync::Mutex<()>,
     /// Permits of connections whose peers are not known yet.
-    pub handshakes: Arc<Semaphore>,
+    pub handshakes: Places,
     /// Permits of replies whose inboxes are looked for.
     pub searches: Semaphore,
     /// Number of connections that were refused because there was no permit.
@@ -209,7 +209,7 @@ impl Running {
             is_removed: AtomicBool::new(false),
             changed: Notify::new(),
             joining: tokio::sync::Mutex::default(),
-            handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+            handshakes: Places::default(),
             searches: Semaphore::new(SEARCHES_MAX),
             refused: AtomicU64::new(0),
             runs_of_topics: AtomicU64::new(0),
