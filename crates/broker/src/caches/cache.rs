@@ -46,8 +46,8 @@ pub struct Cache {
     pub(super) stripes: Box<[Padded]>,
     /// Bit for each stripe that a long step holds ([`Locked::announce`]).
     pub(super) held: AtomicU64,
-    /// Number of callers that wait for keys which a long step holds ([`Cache::await_keys`]).
-    pub(super) awaited: Arc<AtomicUsize>,
+    /// For each stripe, the number of callers that wait for it while a long step holds it ([`Cache::await_keys`]).
+    pub(super) awaited: [AtomicUsize; STRIPES],
     /// `true` if clients wait for keys that could not be served while a long step held stripes ([`Cache::serve`]).
     pub(super) has_unserved: AtomicBool,
     pub(super) changes: Changes,
@@ -158,7 +158,7 @@ impl Cache {
             id,
             stripes: (0..STRIPES).map(|_| Padded(Mutex::new(Kept::new(Stripe::new(stripe()), id)))).collect(),
             held: AtomicU64::new(0),
-            awaited: Arc::default(),
+            awaited: [const { AtomicUsize::new(0) }; STRIPES],
             has_unserved: AtomicBool::new(false),
             name,
             settings,

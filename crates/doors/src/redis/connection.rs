@@ -145,8 +145,8 @@ pub(super) enum Ran {
     Waits(Arc<Waiting>, Arc<Recheck>, Block),
     /// The command runs in slices. The commit is that of the data it has read.
     Sliced(Box<Sliced>, Commit),
-    /// The command has not begun, as a script holds keys that it needs.
-    Held,
+    /// The command has not begun, as a script holds keys of this cache that it needs.
+    Held(Arc<Cache>),
 }
 
 impl Handler<RedisProtocol> for Door {
@@ -229,7 +229,16 @@ impl Handler<RedisProtocol> for Door {
         let args = request.args();
         let began = session.begin(request.len());
         let up_s = began.duration_since(self.began).as_secs();
-        let admitted = self.admit(session, &args);
+        let admitted = match self.admit(session, &args) {
+            Ok(command) if self.is_held(session, command, &args) => {
+                let waits = session.database(&self.broker).cloned();
+                match waits.and_then(|cache| self.again(session, &cache, &held_keys(command, &args))) {
+                    Ok(ended) => return Reply::Again(ended),
+                    Err(fail) => Err(fail),
+                }
+            }
+            admitted => admitted,
+        };
         let is_begun = admitted.is_ok();
         // Messages about channels are not replies: clients that want no replies receive them, too.
         let is_pushed = session.transaction.is_none() && admitted.as_ref().is_ok_and(|it| it.is_about_channels());
@@ -244,15 +253,11 @@ impl Handler<RedisProtocol> for Door {
                 reply
             }
             Ok(command) => {
-                // A script that waits for a thread has its place among the others.
-                let is_script = matches!(command.does, Does::Script(_));
-                if !is_script && self.scripts.holds_now(command, &args, |cache| session.is_in(cache)) {
-                    return self.again(session);
-                }
                 let number = command.number_of(&args);
                 session.client.note(number, up_s);
                 let replying = session.track(command, &args);
                 // A script is shown before its commands, as in Redis.
+                let is_script = matches!(command.does, Does::Script(_));
                 if is_script {
                     self.show(session, command, &args);
                 }
@@ -263,7 +268,6 @@ impl Handler<RedisProtocol> for Door {
                 if let Reply::Again(_) = reply {
                     return reply;
                 }
-                session.waits = None;
                 let reply = if is_script { reply } else { self.shown(session, command, &args, reply) };
                 // A transaction or a script that has run can no longer be refused.
                 let reply = session.charged(reply, command.is_write || command.may_write());
@@ -282,6 +286,7 @@ impl Handler<RedisProtocol> for Door {
                 session.fail(&fail)
             }
         };
+        session.waits = None;
         if !is_begun {
             let known = commands::find(args[0]).filter(|command| command.has_part(&args));
             session.rejected(known.map(|command| command.number_of(&args)), &reply);
@@ -476,33 +481,58 @@ impl Door {
             }
         };
         match commands::streams::step::moves_stream(self, session, command, args) {
-            Ok(true) => return commands::streams::step::serve(self, session, command, args),
-            Ok(false) => {}
+            Ok(Some(true)) => return commands::streams::step::serve(self, session, command, args),
+            Ok(Some(false)) => {}
+            Ok(None) => return self.held(session, session.databases[session.database].clone(), command, args),
             Err(fail) => return session.fail(&fail),
         }
         match self.run(session, command, run, args) {
             Ok(Ran::Answer(writer, commit)) => session.settled(Answer::Written(writer.bytes), commit),
             Ok(Ran::Waits(waiting, recheck, block)) => session.wait(waiting, recheck, block),
             Ok(Ran::Sliced(sliced, commit)) => self.slice(session, (command, args), *sliced, commit),
-            Ok(Ran::Held) => self.again(session),
+            Ok(Ran::Held(cache)) => self.held(session, Some(cache), command, args),
             Err(fail) => session.fail(&fail),
         }
     }
 
-    /// Lets a request be handled again once the scripts that run now have ended. Fails if it has waited for so long
-    /// that clients do not wait for scripts.
-    fn again(&self, session: &mut Session) -> Reply<Answer, Later> {
-        let cache = match session.database(&self.broker) {
-            Ok(cache) => cache.clone(),
-            Err(fail) => return session.fail(&fail),
-        };
-        let (since, _) = session.waits.get_or_insert_with(|| (Instant::now(), cache.await_keys()));
-        if since.elapsed() >= self.scripts.busy_after() {
-            session.waits = None;
-            return session.fail(&BUSY);
+    /// Returns `true` if a script holds keys of a command that begins now. A script that waits for a thread has its
+    /// place among the others.
+    fn is_held(&self, session: &Session, command: &Command, args: &[&[u8]]) -> bool {
+        let begins = session.transaction.is_none() || command.is_of_transactions();
+        begins
+            && !matches!(command.does, Does::Script(_))
+            && self.scripts.holds_now(command, args, |cache| session.is_in(cache))
+    }
+
+    /// Replies to a command that has not begun, as a script holds keys of this cache.
+    fn held(
+        &self,
+        session: &mut Session,
+        cache: Option<Arc<Cache>>,
+        command: &Command,
+        args: &[&[u8]],
+    ) -> Reply<Answer, Later> {
+        let cache = cache.ok_or(BUSY);
+        match cache.and_then(|cache| self.again(session, &cache, &held_keys(command, args))) {
+            Ok(ended) => Reply::Again(ended),
+            Err(fail) => session.fail(&fail),
         }
+    }
+
+    /// Returns the end of the scripts that run now, after which a request that waits for keys is handled again. Fails
+    /// if it has waited for so long that clients do not wait for scripts.
+    fn again(&self, session: &mut Session, cache: &Arc<Cache>, keys: &Named<'_>) -> Done<Held> {
+        let since = session.waits.take().map_or_else(Instant::now, |(since, _)| since);
+        if since.elapsed() >= self.scripts.busy_after() {
+            return Err(BUSY);
+        }
+        let awaited = match keys {
+            Named::These(keys) => cache.await_keys(Some(keys.iter().copied())),
+            Named::All => cache.await_keys(None::<std::iter::Empty<&[u8]>>),
+        };
+        session.waits = Some((since, awaited));
         let ended = self.scripts.clone().ended(session.tenant.clone());
-        Reply::Again(Box::pin(async move {
+        Ok(Box::pin(async move {
             let began = Instant::now();
             ended.await;
             if began.elapsed() < LONG {
@@ -534,9 +564,12 @@ impl Door {
             let first = is_other_first.then(lock_other).flatten();
             let locked = lock_if_free(cache, &named);
             let other = if is_other_first { first } else { lock_other() };
-            let (Some(mut locked), Some(mut other)) = (locked, other.map_or(Some(None), |locked| locked.map(Some)))
-            else {
-                return Ok(Ran::Held);
+            let Some(mut locked) = locked else {
+                return Ok(Ran::Held(cache.clone()));
+            };
+            let mut other = match (other, &other_cache) {
+                (Some(None), Some(cache)) => return Ok(Ran::Held(cache.clone())),
+                (other, _) => other.flatten(),
             };
             if locked.is_noted() {
                 let cause = Cause { operation: events::operation(command, args), client: session.client.id };
@@ -600,6 +633,11 @@ impl Door {
             return Ok(Ran::Answer(writer, commit));
         }
     }
+}
+
+/// Returns the keys for which a command waits if a script holds them. Those of a transaction are in its queue.
+fn held_keys<'a>(command: &Command, args: &[&'a [u8]]) -> Named<'a> {
+    if command.name == "EXEC" { Named::All } else { command.keys(args) }
 }
 
 /// Returns `true` if a connection may run the command in RESP2 while it is subscribed. Other replies could not be told

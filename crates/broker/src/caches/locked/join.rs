@@ -28,11 +28,16 @@ const CHECK_EVERY: Duration = Duration::from_millis(1);
 
 /// Wait for keys that a long step holds. It ends when it is dropped.
 #[must_use]
-pub struct Awaited(Arc<AtomicUsize>);
+pub struct Awaited {
+    cache: Arc<Cache>,
+    stripes: u64,
+}
 
 impl Drop for Awaited {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        for count in self.cache.awaited_in(self.stripes) {
+            count.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 }
 
@@ -48,16 +53,26 @@ impl Cache {
         self.held.load(Ordering::Acquire) != 0
     }
 
-    /// Announces that a caller waits, without its thread, for keys that a long step holds.
-    pub fn await_keys(&self) -> Awaited {
-        self.awaited.fetch_add(1, Ordering::SeqCst);
-        Awaited(self.awaited.clone())
+    /// Announces that a caller waits, without its thread, for these keys, or for all keys, which a long step holds.
+    pub fn await_keys<'k>(self: &Arc<Self>, keys: Option<impl IntoIterator<Item = &'k [u8]>>) -> Awaited {
+        let stripes = match keys {
+            Some(keys) => keys.into_iter().fold(0, |bits, key| bits | bit(self.stripe_of(self.key(key)))),
+            None => u64::MAX,
+        };
+        for count in self.awaited_in(stripes) {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        Awaited { cache: self.clone(), stripes }
     }
 
-    /// Returns `true` if callers wait for keys that a long step holds. The next long step lets them pass: otherwise,
-    /// steps that wait for the locks with their threads always come first.
-    pub fn is_awaited(&self) -> bool {
-        self.awaited.load(Ordering::SeqCst) != 0
+    /// Returns `true` if callers have announced that they wait for one of these stripes, given as bits. The next long
+    /// step on them lets the callers pass: otherwise, steps that wait for the locks with their threads are always first.
+    pub fn is_awaited(&self, stripes: u64) -> bool {
+        self.awaited_in(stripes).any(|count| count.load(Ordering::SeqCst) != 0)
+    }
+
+    fn awaited_in(&self, stripes: u64) -> impl Iterator<Item = &AtomicUsize> {
+        self.awaited.iter().enumerate().filter(move |(number, _)| stripes & bit(*number) != 0).map(|(_, count)| count)
     }
 
     /// Refuses to use all stripes while a long step holds one: the thread of the caller must not wait for it.
@@ -234,7 +249,7 @@ impl Cache {
             let locked = match stripe.try_lock() {
                 Some(locked) => locked,
                 None => {
-                    // In one piece: a thread that comes back again and again stays behind those that wait.
+                    // In one piece: a wait that begins again loses its place in the queue.
                     let mut until = Instant::now() + held_max.max(CHECK_EVERY);
                     loop {
                         if let Some(locked) = stripe.try_lock_until(until) {
@@ -262,9 +277,14 @@ impl Locked<'_> {
     /// Announces that this step may take any time, so that threads which serve other clients do not wait for its
     /// stripes.
     pub fn announce(&mut self) {
-        let bits = self.stripes.iter().fold(0, |bits, (number, _)| bits | bit(*number));
+        let bits = self.bits();
         self.announced = Some(bits);
         self.cache.held.fetch_or(bits, Ordering::AcqRel);
+    }
+
+    /// Returns a bit for each stripe that is locked.
+    pub fn bits(&self) -> u64 {
+        self.stripes.iter().fold(0, |bits, (number, _)| bits | bit(*number))
     }
 
     /// Withdraws the announcement, before the stripes are released.

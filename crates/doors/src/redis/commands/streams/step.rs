@@ -82,24 +82,27 @@ struct Stepped {
     later: Vec<LocalBoxFuture<'static, Result<()>>>,
 }
 
-/// Returns `true` if a command moves or copies a stream.
+/// Returns `true` if a command moves or copies a stream, and `None` if a script holds its key.
 pub(in crate::redis) fn moves_stream(
     door: &Door,
     session: &mut Session,
     command: &Command,
     args: &[&[u8]],
-) -> Done<bool> {
+) -> Done<Option<bool>> {
     if !transfer::is_transfer(command) {
-        return Ok(false);
+        return Ok(Some(false));
     }
     let number = session.database;
     let key = args.get(1).copied().unwrap_or_default();
-    if let Ok(cache) = session.database(&door.broker)
-        && lock_or_busy(cache, &Named::These(std::iter::once(key).collect()))?.stream_id(key).is_some()
-    {
-        return Ok(true);
+    let Some(mut locked) = lock_if_free(session.database(&door.broker)?, &Named::These(std::iter::once(key).collect()))
+    else {
+        return Ok(None);
+    };
+    if locked.stream_id(key).is_some() {
+        return Ok(Some(true));
     }
-    Ok(others::stream(&door.broker, (session.tenant(), number), key).is_some())
+    drop(locked);
+    Ok(Some(others::stream(&door.broker, (session.tenant(), number), key).is_some()))
 }
 
 /// Runs a single command that moves or copies a stream.
@@ -282,10 +285,13 @@ impl Step {
                 }
             }
             let mut held = self.lock_all(&caches, named).await?;
-            if self.lets_pass(&caches) {
+            let stripes: Vec<_> = held.iter().map(|(number, locked)| (&caches[number], locked.bits())).collect();
+            let is_awaited = || stripes.iter().any(|(cache, bits)| cache.is_awaited(*bits));
+            // Only a step with scripts waits for its locks with its thread.
+            if self.caller.is_some() && is_awaited() {
                 drop(held);
                 let until = Instant::now() + PASS_MAX;
-                while self.lets_pass(&caches) && Instant::now() < until {
+                while is_awaited() && Instant::now() < until {
                     std::thread::sleep(PASS_STEP);
                 }
                 held = self.lock_all(&caches, named).await?;
@@ -306,11 +312,6 @@ impl Step {
                 }
             }
         }
-    }
-
-    /// Returns `true` if commands wait for the end of a script, and this step has one that would come before them.
-    fn lets_pass(&self, caches: &BTreeMap<usize, Arc<Cache>>) -> bool {
-        self.caller.is_some() && caches.values().any(|cache| cache.is_awaited())
     }
 
     /// Locks the named keys of all databases. A step with scripts is on a thread that may wait. Any other one waits for
