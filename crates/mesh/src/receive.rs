@@ -139,7 +139,7 @@ impl Running {
                             return stream.stop(reason.unwrap_or_default()).map_err(|error| disconnected(&error));
                         }
                         Err(_) if is_live && place.is_between_batches() => {
-                            (next, send) = self.open_relayed(&head).await?;
+                            (next, send) = self.open_next_relayed(&head, &next).await?;
                             continue;
                         }
                         Err(error) => return Err(disconnected(&error)),
@@ -156,13 +156,23 @@ impl Running {
                 write_relayed(&mut send, rest).await?;
                 if place.is_between_batches() {
                     send.finish().map_err(|error| disconnected(&error))?;
-                    (next, send) = self.open_relayed(&head).await?;
+                    (next, send) = self.open_next_relayed(&head, &next).await?;
                 }
             }
             place.pass_all(&bytes);
             write_relayed(&mut send, bytes).await?;
         }
         send.finish().map_err(|error| disconnected(&error))
+    }
+
+    /// Opens the stream on which another one is relayed further. Fails if the receiver has restarted since: the head
+    /// does not tell it which records it had before. The site that sends opens another stream then.
+    async fn open_next_relayed(&self, head: &Head, before: &Link) -> Result<(Arc<Link>, SendStream)> {
+        let opened = self.open_relayed(head).await?;
+        if opened.0.instance != before.instance {
+            return Err(Error::new(ErrorKind::Disconnected, format!("{} has restarted", head.to)));
+        }
+        Ok(opened)
     }
 
     /// Opens the stream on which another one is relayed.

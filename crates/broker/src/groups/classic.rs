@@ -126,8 +126,13 @@ impl Groups {
     /// has done so.
     pub async fn sync_classic(&self, name: &GroupName, sync: ClassicSync) -> Outcome<Synced> {
         let coordinator = self.restored().await?;
-        self.check_members_room(sync.shares.iter().map(|share| share.bytes.len()).sum())?;
         let cell = coordinator.find_for(name, &sync.who)?;
+        let bytes = sync.shares.iter().map(|share| share.bytes.len()).sum::<usize>();
+        // They replace those that the members have. A group that needs no more is not refused.
+        let freed = cell.state.lock().group.assigned_bytes();
+        if bytes > freed {
+            self.check_members_room(bytes - freed)?;
+        }
         let now = coordinator.now();
         let who = sync.who.clone();
         let ticket = self.change(&cell, false, |group| group.sync_classic(sync, now)).await??;

@@ -432,9 +432,13 @@ impl Groups {
             let number = group.beat(&beat.who, beat.epoch, beat.owned.as_ref(), &self.topics(), now)?;
             group.reconcile(&beat.who, now).map(|_| number)
         });
-        let number = number.await??;
+        let number = number.await?;
         if is_resubscribing {
+            // Also if the heartbeat failed after it.
             coordinator.recount(&cell);
+        }
+        let number = number?;
+        if is_resubscribing {
             self.settle(&cell).await.unwrap_or_default();
         }
         self.answer(&cell, &beat.who, (number, beat.epoch), beat.owned.is_some(), beat.wait).await

@@ -224,7 +224,10 @@ async fn names_of_page(
     let of_token = format!("projects/{project}/");
     let first = match token {
         "" => prefix.as_str(),
-        token => token.strip_prefix(&of_token).ok_or_else(|| Failure::invalid("Invalid page token"))?,
+        token => token
+            .strip_prefix(&of_token)
+            .filter(|first| first.starts_with(&prefix))
+            .ok_or_else(|| Failure::invalid("Invalid page token"))?,
     };
     let mut from = Bound::Included(first.to_owned());
     let mut items = Vec::new();

@@ -166,7 +166,12 @@ impl Classic {
 
     /// Returns the number of bytes that its members hold.
     pub(super) fn held_bytes(&self) -> usize {
-        self.held_bytes + self.members.values().map(|member| member.assignment.len()).sum::<usize>()
+        self.held_bytes + self.assigned_bytes()
+    }
+
+    /// Returns the size of the assignments of its members.
+    pub(super) fn assigned_bytes(&self) -> usize {
+        self.members.values().map(|member| member.assignment.len()).sum()
     }
 
     pub(super) fn ticket(&mut self) -> u64 {

@@ -348,6 +348,11 @@ impl Group {
         self.protocols_bytes() + topics.map(member_bytes).sum::<usize>()
     }
 
+    /// Returns the size of the assignments that the leader of its classic members has made.
+    pub fn assigned_bytes(&self) -> usize {
+        self.classic.assigned_bytes()
+    }
+
     /// Returns an upper bound of the bytes that a member takes already; 0 if the group has no such member.
     pub fn bytes_of(&self, id: Option<&MemberId>, instance: Option<&InstanceId>) -> usize {
         let static_id = |instances: &BTreeMap<InstanceId, MemberId>| instance.and_then(|of| instances.get(of)).cloned();
