@@ -23,8 +23,8 @@ use tokio::runtime::Handle;
 
 use super::clients::Client;
 use super::codec::{Answer, Follow};
-use super::connection::{Later, before};
 use super::events::Registration;
+use super::later::{Later, before};
 use super::names::{Tenant, channel_name, channel_of, channel_of_topic, prefix, topic_glob, topic_of};
 use super::receiver::Receiver;
 use super::writer::Writer;

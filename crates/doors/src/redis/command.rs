@@ -10,9 +10,10 @@ use smallvec::SmallVec;
 use super::access::Needs;
 use super::codec::Answer;
 use super::commands::{help, streams, work};
-use super::connection::{Later, Session};
+use super::connection::Session;
 use super::door::Door;
 use super::errors::{Done, Fail, WRONG_TYPE};
+use super::later::Later;
 use super::writer::Writer;
 
 /// Positions of the arguments that are keys. The first argument after the name has number 1.

@@ -12,7 +12,6 @@ use broker::{
 };
 use engine::security::TenantName;
 use futures_util::FutureExt;
-use futures_util::future::LocalBoxFuture;
 use net::Outbox;
 use net::service::{Handler, Held, Peer, Reply, Spent, Standing, once};
 use parking_lot::Mutex;
@@ -22,7 +21,7 @@ use tokio::sync::Notify;
 use super::access::{Reach, Recheck};
 use super::channels::Subscribed;
 use super::clients::{About, Asking, Client, Clients, HeldArgs, NO_COMMAND};
-use super::codec::{Answer, Follow, Paused, RedisProtocol, Request};
+use super::codec::{Answer, Paused, RedisProtocol, Request};
 use super::commands;
 use super::commands::session::source_of;
 use super::commands::streams::others::Guests;
@@ -32,12 +31,14 @@ use super::databases::lock_if_free;
 use super::door::Door;
 use super::errors::{Done, Fail, LOGGED_OUT};
 use super::events;
+use super::held::held_keys;
+use super::later::{Later, after, silent};
 use super::monitors::Monitoring;
 use super::names::cache_name;
 use super::notices::Notices;
 use super::room::answer_blocked;
+use super::scripts::BUSY;
 use super::scripts::batch::Batch;
-use super::scripts::{BUSY, LONG};
 use super::shard_channels::ShardSubscription;
 use super::stats::{Stats, Tally};
 use super::tracking::Tracked;
@@ -110,7 +111,7 @@ pub(super) struct Session {
     /// `true` if the current command runs in slices.
     pub(super) is_sliced: bool,
     /// Time at which the current command began to wait for scripts that hold its keys, if it waits, and the wait.
-    waits: Option<(Instant, Awaited)>,
+    pub(super) waits: Option<(Instant, Awaited)>,
     /// Scripts of this read, which run on a thread for scripts.
     pub(super) batch: Batch,
     /// Duration of the current script once it has ended, if it runs there.
@@ -134,8 +135,6 @@ pub(super) enum Replies {
     SkipNext,
     Skip,
 }
-
-pub(super) type Later = futures_util::stream::Once<LocalBoxFuture<'static, Answer>>;
 
 /// Outcome of a command on data.
 pub(super) enum Ran {
@@ -495,53 +494,6 @@ impl Door {
         }
     }
 
-    /// Returns `true` if a script holds keys of a command that begins now. A script that waits for a thread has its
-    /// place among the others.
-    fn is_held(&self, session: &Session, command: &Command, args: &[&[u8]]) -> bool {
-        let begins = session.transaction.is_none() || command.is_of_transactions();
-        begins
-            && !matches!(command.does, Does::Script(_))
-            && self.scripts.holds_now(command, args, |cache| session.is_in(cache))
-    }
-
-    /// Replies to a command that has not begun, as a script holds keys of this cache.
-    fn held(
-        &self,
-        session: &mut Session,
-        cache: Option<Arc<Cache>>,
-        command: &Command,
-        args: &[&[u8]],
-    ) -> Reply<Answer, Later> {
-        let cache = cache.ok_or(BUSY);
-        match cache.and_then(|cache| self.again(session, &cache, &held_keys(command, args))) {
-            Ok(ended) => Reply::Again(ended),
-            Err(fail) => session.fail(&fail),
-        }
-    }
-
-    /// Returns the end of the scripts that run now, after which a request that waits for keys is handled again. Fails
-    /// if it has waited for so long that clients do not wait for scripts.
-    fn again(&self, session: &mut Session, cache: &Arc<Cache>, keys: &Named<'_>) -> Done<Held> {
-        let since = session.waits.take().map_or_else(Instant::now, |(since, _)| since);
-        if since.elapsed() >= self.scripts.busy_after() {
-            return Err(BUSY);
-        }
-        let awaited = match keys {
-            Named::These(keys) => cache.await_keys(Some(keys.iter().copied())),
-            Named::All => cache.await_keys(None::<std::iter::Empty<&[u8]>>),
-        };
-        session.waits = Some((since, awaited));
-        let ended = self.scripts.clone().ended(session.tenant.clone());
-        Ok(Box::pin(async move {
-            let began = Instant::now();
-            ended.await;
-            if began.elapsed() < LONG {
-                // What holds the keys is no script, or has just begun.
-                tokio::time::sleep(LONG).await;
-            }
-        }))
-    }
-
     /// Runs one command outside of a transaction.
     fn run(&self, session: &mut Session, command: &'static Command, run: Data, args: &[&[u8]]) -> Done<Ran> {
         let number = session.database;
@@ -635,11 +587,6 @@ impl Door {
     }
 }
 
-/// Returns the keys for which a command waits if a script holds them. Those of a transaction are in its queue.
-fn held_keys<'a>(command: &Command, args: &[&'a [u8]]) -> Named<'a> {
-    if command.name == "EXEC" { Named::All } else { command.keys(args) }
-}
-
 /// Returns `true` if a connection may run the command in RESP2 while it is subscribed. Other replies could not be told
 /// from messages.
 fn may_run_while_subscribed(name: &str) -> bool {
@@ -669,32 +616,6 @@ fn finish(stats: &Stats, tally: &Tally, client: &Client, number: usize, args: &[
     if stats.is_slow(duration) && !args[0].eq_ignore_ascii_case(b"EXEC") {
         stats.note_slow(client, args, duration);
     }
-}
-
-/// Calls `look` with the reply as soon as it exists.
-fn after(later: Later, look: impl FnOnce(&Answer) + 'static) -> Later {
-    mapped(later, move |answer| {
-        look(&answer);
-        answer
-    })
-}
-
-/// Returns a reply that other messages may follow.
-pub(super) fn before(reply: Reply<Answer, Later>, follow: Follow) -> Reply<Answer, Later> {
-    let before = move |answer: Answer| answer.before(follow);
-    match reply {
-        Reply::Now(answer) => Reply::Now(before(answer)),
-        Reply::Last(answer) => Reply::Last(before(answer)),
-        Reply::Later(later) => Reply::Later(mapped(later, before)),
-        Reply::Alone(later) => Reply::Alone(mapped(later, before)),
-        Reply::Blocked(later) => Reply::Blocked(mapped(later, before)),
-        Reply::Again(held) => Reply::Again(held),
-    }
-}
-
-pub(super) fn mapped(mut later: Later, map: impl FnOnce(Answer) -> Answer + 'static) -> Later {
-    use futures_util::StreamExt;
-    once(async move { map(later.next().await.unwrap_or(Answer::Nothing)) }.boxed_local())
 }
 
 /// Locks the stripes that a command may touch.
@@ -836,15 +757,6 @@ impl Session {
             Reply::Again(held) => Reply::Again(held),
         }
     }
-}
-
-fn silent(mut later: Later) -> Later {
-    use futures_util::StreamExt;
-    let wait = async move {
-        drop(later.next().await);
-        Answer::Nothing
-    };
-    once(wait.boxed_local())
 }
 
 impl Drop for Session {

@@ -18,8 +18,9 @@ use super::clients::Client;
 use super::codec::Answer;
 use super::command::Command;
 use super::commands;
-use super::connection::{Later, Session, mapped};
+use super::connection::Session;
 use super::door::Door;
+use super::later::{Later, mapped};
 use super::receiver::Receiver;
 
 /// Maximum size of a line. The rest of a longer one is left out.

@@ -9,8 +9,9 @@ use net::service::{Reply, once};
 
 use super::clients::Client;
 use super::codec::Answer;
-use super::connection::{Later, Session};
+use super::connection::Session;
 use super::errors::Done;
+use super::later::Later;
 use super::writer::{ANSWER_BYTES_MAX, Writer, no_room};
 use crate::redis::command::Command;
 

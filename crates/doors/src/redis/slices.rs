@@ -14,11 +14,12 @@ use super::commands::combine::Combination;
 use super::commands::geo::Search;
 use super::commands::work::{Pace, Sliced};
 use super::commands::{keys, scan};
-use super::connection::{Later, SPARE_BYTES, Session, when_durable};
+use super::connection::{SPARE_BYTES, Session, when_durable};
 use super::databases::lock_or_busy;
 use super::door::Door;
 use super::errors::{Done, Fail};
 use super::events;
+use super::later::Later;
 use super::writer::Writer;
 
 impl Door {

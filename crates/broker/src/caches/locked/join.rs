@@ -66,7 +66,7 @@ impl Cache {
     }
 
     /// Returns `true` if callers have announced that they wait for one of these stripes, given as bits. The next long
-    /// step on them lets the callers pass: otherwise, steps that wait for the locks with their threads are always first.
+    /// step lets them pass: otherwise, steps that wait for the locks with their threads are always first.
     pub fn is_awaited(&self, stripes: u64) -> bool {
         self.awaited_in(stripes).any(|count| count.load(Ordering::SeqCst) != 0)
     }

@@ -13,10 +13,11 @@ use super::session::{ok, written};
 use crate::redis::access::{Needs, of_config};
 use crate::redis::codec::Answer;
 use crate::redis::command::{self, Command, own};
-use crate::redis::connection::{DATABASES, Later, Session};
+use crate::redis::connection::{DATABASES, Session};
 use crate::redis::door::Door;
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::events;
+use crate::redis::later::Later;
 use crate::redis::stats::SLOW_MAX;
 
 pub(super) const COMMAND: Command =

@@ -14,8 +14,9 @@ use crate::redis::VERSION;
 use crate::redis::access::Needs;
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, own};
-use crate::redis::connection::{DATABASES, Later, Session};
+use crate::redis::connection::{DATABASES, Session};
 use crate::redis::door::Door;
+use crate::redis::later::Later;
 use crate::redis::names::{Tenant, cache_name};
 
 pub(super) const COMMAND: Command = own("INFO", -1, Needs::View, info, ("1.0.0", "Returns statistics of the server"));

@@ -18,9 +18,10 @@ use crate::redis::channels::{ChannelSubscription, Channels, Selector, Subscribed
 use crate::redis::clients::About;
 use crate::redis::codec::{Answer, Follow};
 use crate::redis::command::{Command, own, wrong_part};
-use crate::redis::connection::{Later, Session};
+use crate::redis::connection::Session;
 use crate::redis::door::Door;
 use crate::redis::errors::{Done, Fail};
+use crate::redis::later::Later;
 use crate::redis::names::{Tenant, channel_name, channel_of, topic_of};
 use crate::redis::shard_channels::ShardChannels;
 use crate::redis::writer::Writer;

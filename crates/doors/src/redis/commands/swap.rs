@@ -14,10 +14,11 @@ use super::transactions::{Held, act_for, finish};
 use crate::redis::access::Needs;
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, Keys, Named, own};
-use crate::redis::connection::{DATABASES, Later, Session};
+use crate::redis::connection::{DATABASES, Session};
 use crate::redis::databases::lock_or_busy;
 use crate::redis::door::Door;
 use crate::redis::errors::{Done, Fail};
+use crate::redis::later::Later;
 use crate::redis::names::{Tenant, cache_name};
 use crate::redis::scripts::BUSY;
 

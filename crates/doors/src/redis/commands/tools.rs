@@ -13,10 +13,11 @@ use crate::redis::access::{Needs, of_memory, of_statistics};
 use crate::redis::channels::Unconfirmed;
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, Keys, Named, own, wrong_part};
-use crate::redis::connection::{Later, Session};
+use crate::redis::connection::Session;
 use crate::redis::databases::lock_or_busy;
 use crate::redis::door::Door;
 use crate::redis::errors::{Done, Fail, SYNTAX};
+use crate::redis::later::Later;
 use crate::redis::writer::Writer;
 
 /// Number of entries of the slow log that are returned by default.

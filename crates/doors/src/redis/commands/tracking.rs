@@ -8,9 +8,10 @@ use super::sort;
 use crate::redis::clients::TrackingInfo;
 use crate::redis::codec::{Answer, Follow};
 use crate::redis::command::{Command, Does, Named};
-use crate::redis::connection::{Later, Session, before};
+use crate::redis::connection::Session;
 use crate::redis::door::Door;
 use crate::redis::errors::{Done, Fail, SYNTAX, fixed};
+use crate::redis::later::{Later, before};
 use crate::redis::tracking::{Options, Replying, is_same_tenant};
 use crate::redis::writer::Writer;
 

@@ -91,6 +91,12 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         decoded.map(Some)
     }
 
+    #[cold]
+    pub(super) fn too_large(&self, bytes: usize) -> Fault {
+        let max = self.live.settings.frame_bytes_max;
+        Fault::too_large(format!("a frame has at most {max} bytes, this one {bytes}"))
+    }
+
     /// Ends everything that has timed out.
     pub(super) fn expire(&mut self, cx: &mut Context<'_>, now: u64) -> Result<(), End> {
         if now >= self.pending_due

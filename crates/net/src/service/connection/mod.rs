@@ -613,12 +613,6 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
     }
 
-    #[cold]
-    fn too_large(&self, bytes: usize) -> Fault {
-        let max = self.live.settings.frame_bytes_max;
-        Fault::too_large(format!("a frame has at most {max} bytes, this one {bytes}"))
-    }
-
     /// Returns the number of the request if it is pending.
     fn reply(
         &mut self,
@@ -641,7 +635,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 return None;
             }
             Reply::Again(_) => {
-                debug_assert!(false, "the body of a request cannot be received again");
+                // Its body cannot be received again.
                 self.answer_fault(tag, Fault::new(FaultKind::Internal, "the request cannot begin"), turn);
                 return None;
             }

@@ -11,9 +11,10 @@ use super::session::ok;
 use crate::redis::access::Needs;
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, EACH, Keys, ONE, Step, own, read, shown, string, write};
-use crate::redis::connection::{Later, Session};
+use crate::redis::connection::Session;
 use crate::redis::door::Door;
 use crate::redis::errors::{Done, Fail, fixed};
+use crate::redis::later::Later;
 
 pub(super) const COMMANDS: &[Command] = &[
     write("PFADD", -2, ONE, pfadd, ("2.8.9", "Adds members to a HyperLogLog")),
