@@ -29,6 +29,9 @@ impl<K: Ord> Grown<K> {
 
     /// Takes all keys, in the order of their first growth.
     pub(super) fn take(&mut self) -> Vec<K> {
+        if self.positions.is_empty() {
+            return Vec::new();
+        }
         let mut keys: Vec<(K, usize)> = std::mem::take(&mut self.positions).into_iter().collect();
         keys.sort_unstable_by_key(|(_, position)| *position);
         keys.into_iter().map(|(key, _)| key).collect()

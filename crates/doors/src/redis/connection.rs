@@ -511,18 +511,20 @@ impl Door {
         let mut is_tried = false;
         loop {
             // Two databases are always locked in the order of their numbers, which prevents deadlocks.
-            let is_other_first = other_number.is_some_and(|other| other < number);
-            let lock_other = || other_cache.as_deref().map(|cache| lock_if_free(cache, &named));
-            let first = is_other_first.then(lock_other).flatten();
-            let locked = lock_if_free(cache, &named);
-            let other = if is_other_first { first } else { lock_other() };
-            let Some(mut locked) = locked else {
+            let (before, after) = other_cache.as_ref().map_or((None, None), |other| {
+                if other_number < Some(number) { (Some(other), None) } else { (None, Some(other)) }
+            });
+            // Locked keys are large: they are not moved from here on.
+            let mut other = None;
+            if !lock_other(before, &named, &mut other) {
+                return Ok(Ran::Held(before.unwrap_or(cache).clone()));
+            }
+            let Some(mut locked) = lock_if_free(cache, &named) else {
                 return Ok(Ran::Held(cache.clone()));
             };
-            let mut other = match (other, &other_cache) {
-                (Some(None), Some(cache)) => return Ok(Ran::Held(cache.clone())),
-                (other, _) => other.flatten(),
-            };
+            if !lock_other(after, &named, &mut other) {
+                return Ok(Ran::Held(after.unwrap_or(cache).clone()));
+            }
             if locked.is_noted() {
                 let cause = Cause { operation: events::operation(command, args), client: session.client.id };
                 locked.set_cause(cause);
@@ -585,6 +587,13 @@ impl Door {
             return Ok(Ran::Answer(writer, commit));
         }
     }
+}
+
+/// Locks the keys in the other database of a command, if it has one. Returns `false` if a script holds them.
+fn lock_other<'c>(cache: Option<&'c Arc<Cache>>, named: &Named<'_>, other: &mut Option<LockedCache<'c>>) -> bool {
+    let Some(cache) = cache else { return true };
+    *other = lock_if_free(cache, named);
+    other.is_some()
 }
 
 /// Returns `true` if a connection may run the command in RESP2 while it is subscribed. Other replies could not be told
