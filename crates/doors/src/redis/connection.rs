@@ -482,14 +482,17 @@ impl Door {
         match commands::streams::step::moves_stream(self, session, command, args) {
             Ok(Some(true)) => return commands::streams::step::serve(self, session, command, args),
             Ok(Some(false)) => {}
-            Ok(None) => return self.held(session, session.databases[session.database].clone(), command, args),
+            Ok(None) => {
+                let cache = session.database(&self.broker).cloned();
+                return self.held(session, cache, command, args);
+            }
             Err(fail) => return session.fail(&fail),
         }
         match self.run(session, command, run, args) {
             Ok(Ran::Answer(writer, commit)) => session.settled(Answer::Written(writer.bytes), commit),
             Ok(Ran::Waits(waiting, recheck, block)) => session.wait(waiting, recheck, block),
             Ok(Ran::Sliced(sliced, commit)) => self.slice(session, (command, args), *sliced, commit),
-            Ok(Ran::Held(cache)) => self.held(session, Some(cache), command, args),
+            Ok(Ran::Held(cache)) => self.held(session, Ok(cache), command, args),
             Err(fail) => session.fail(&fail),
         }
     }

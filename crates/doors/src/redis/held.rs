@@ -28,11 +28,10 @@ impl Door {
     pub(super) fn held(
         &self,
         session: &mut Session,
-        cache: Option<Arc<Cache>>,
+        cache: Done<Arc<Cache>>,
         command: &Command,
         args: &[&[u8]],
     ) -> Reply<Answer, Later> {
-        let cache = cache.ok_or(BUSY);
         match cache.and_then(|cache| self.again(session, &cache, &held_keys(command, args))) {
             Ok(ended) => Reply::Again(ended),
             Err(fail) => session.fail(&fail),
