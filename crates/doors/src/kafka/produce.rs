@@ -81,9 +81,7 @@ impl ProduceRequest {
         });
         Ok(Self { transactional_id, acks, topics: topics.collect(), bytes })
     }
-}
 
-impl ProduceRequest {
     /// Returns `true` if it has more than `n` batches.
     pub(super) fn has_more_than(&self, n: usize) -> bool {
         self.topics.iter().map(|topic| topic.partitions.len()).sum::<usize>() > n

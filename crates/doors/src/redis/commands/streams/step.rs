@@ -286,13 +286,12 @@ impl Step {
                 }
             }
             let mut held = self.lock_all(&caches, named).await?;
-            let stripes: Vec<_> = held.iter().map(|(number, locked)| (&caches[number], locked.bits())).collect();
-            let is_awaited = || stripes.iter().any(|(cache, bits)| cache.is_awaited(*bits));
             // Only a step with scripts waits for its locks with its thread.
-            if self.caller.is_some() && is_awaited() {
+            if self.caller.is_some() && held.iter().any(|(number, locked)| caches[number].is_awaited(locked.bits())) {
+                let stripes: Vec<_> = held.iter().map(|(number, locked)| (&caches[number], locked.bits())).collect();
                 drop(held);
                 let until = Instant::now() + PASS_MAX;
-                while is_awaited() && Instant::now() < until {
+                while stripes.iter().any(|(cache, bits)| cache.is_awaited(*bits)) && Instant::now() < until {
                     std::thread::sleep(PASS_STEP);
                 }
                 held = self.lock_all(&caches, named).await?;
