@@ -198,7 +198,10 @@ fn a_restored_backup_has_what_every_door_acknowledged() {
     let mut copied = Vec::new();
     for cycle in 1..=2 {
         let site = Site::of(&server, runtime.handle(), cycle);
-        let failures = write(&site, &mut server, &mut writers, &Kill::draw(7, cycle));
+        let mut failures = write(&site, &mut server, &mut writers, &Kill::draw(7, cycle));
+        // It also tells the writers whether the broker applied the changes that got no answer.
+        let site = Site::of(&server, runtime.handle(), cycle);
+        failures.extend(check(&site, &mut writers, false));
         assert!(failures.is_empty(), "cycle {cycle}:\n{}", failures.join("\n"));
         copied.push(on(&server, ["--json", "backup", dir, "--rate", "0"]).json());
         thalweg(["backup", "verify", dir]).ok();
