@@ -437,10 +437,15 @@ impl Running {
         found
     }
 
+    /// Returns the id of a lookup. A hub may relay an answer to a run of this site before, whose ids were others.
+    fn lookup_id(&self, number: u64) -> u64 {
+        (self.instance << 20).wrapping_add(number)
+    }
+
     /// Asks all owners of a topic which sites read it. The first answer that names some is used, and later ones as
     /// changes; it takes all answers to find that there is none.
     async fn look_up(self: &Arc<Self>, topic: &TopicName) -> Result<Vec<SiteName>> {
-        let id = self.discovery.lookups.fetch_add(1, Ordering::Relaxed);
+        let id = self.lookup_id(self.discovery.lookups.fetch_add(1, Ordering::Relaxed));
         self.discovery.watched.lock().insert(topic.clone(), Some(self.clock_ms()));
         let (sender, mut answers) = mpsc::unbounded_channel();
         let owners = owners(topic, self.reachable().iter());

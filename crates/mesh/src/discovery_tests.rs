@@ -44,7 +44,7 @@ async fn a_change_that_follows_the_last_answer_of_a_lookup_is_not_overwritten_by
     let Pair { a, b, topic, .. } = &Pair::start().await;
     let mut lookup = pin!(a.refresh(topic));
     assert!(lookup.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "b has not answered");
-    let id = a.discovery.lookups.load(Ordering::Relaxed) - 1;
+    let id = a.lookup_id(a.discovery.lookups.load(Ordering::Relaxed) - 1);
     a.on_found(id, b, Vec::new());
     a.on_changed(b, topic, vec![b.clone()]);
     let found = lookup.await.expect("answered");
@@ -80,4 +80,18 @@ async fn a_site_is_listed_for_a_topic_once_a_publish_counts_it_as_a_receiver() {
     let wakes = &mut Wakes::default();
     let published = sites[1].broker.publish(topic.as_str(), Some(0), Acks::Accepted, batch, wakes).await;
     assert_eq!(published.expect("published").receivers, 1);
+}
+
+/// A hub may relay an answer that a site was sent before it restarted.
+#[tokio::test]
+async fn an_answer_to_the_run_before_is_not_taken_for_one_to_another_lookup() {
+    let Pair { a, b, topic, .. } = &Pair::start().await;
+    let mut lookup = pin!(a.refresh(topic));
+    assert!(lookup.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "b has not answered");
+    let number = a.discovery.lookups.load(Ordering::Relaxed) - 1;
+    let of_run = |instance: u64| (instance << 20) + number;
+    for id in [number, of_run(a.instance - 1)] {
+        a.on_found(id, b, vec![b.clone()]);
+    }
+    assert_eq!(*lookup.await.expect("answered").sites, []);
 }
