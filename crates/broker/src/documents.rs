@@ -4,6 +4,7 @@
 //! that one fold of that log restores both together. Queues need that: their snapshots and the key of their receipts
 //! are documents, which have to be known before any queue is used.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -40,5 +41,12 @@ impl Documents {
     pub async fn list(&self, kind: &str, prefix: &str) -> Result<Vec<(String, Bytes)>> {
         self.queues.restored().await?;
         Ok(self.queues.read_documents(kind, prefix))
+    }
+
+    /// Returns up to `count_max` documents of a kind from a name on, in the order of their names, so that a long list
+    /// can be made in slices.
+    pub async fn list_from(&self, kind: &str, from: Bound<&str>, count_max: usize) -> Result<Vec<(String, Bytes)>> {
+        self.queues.restored().await?;
+        Ok(self.queues.read_documents_from(kind, from, count_max))
     }
 }
