@@ -1,6 +1,7 @@
 //! Topics, partitions and records as Kafka's tools create, describe and delete them, and the nodes of the cluster.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use broker::{Broker, TopicOutline};
@@ -39,6 +40,9 @@ const AS_SET: i32 = -1;
 const END: i64 = -1;
 /// Maximum number of partitions in one response that describes topics.
 const PARTITIONS_PER_ANSWER_MAX: usize = 2000;
+/// Topics that are looked at before other tasks of the thread get their turn.
+const TOPICS_PER_TURN: usize = 64;
+const DESCRIBE_TOPIC_PARTITIONS: i16 = 75;
 /// Types of endpoints: brokers and controllers. There are no separate controllers.
 const BROKERS: i8 = 1;
 const CONTROLLERS: i8 = 2;
@@ -364,34 +368,71 @@ pub(super) fn describe_cluster(
     }
 }
 
-/// Describes topics in the order of their names, one page per response.
-pub(super) fn describe_topic_partitions(
+/// Describes topics in the order of their names, one page per response. Other tasks of the thread run between slices
+/// of topics, and only the topics of the page are looked at.
+pub(super) async fn describe_topic_partitions(
     broker: &Broker,
     caller: &Caller,
     request: DescribeTopicPartitionsRequest,
 ) -> DescribeTopicPartitionsResponse {
-    let all_asked = request.topics.is_empty();
-    let mut names: Vec<String> = if all_asked {
-        broker.outline_topics().into_iter().map(|outline| outline.name.to_string()).collect()
-    } else {
-        request.topics.into_iter().map(|topic| topic.name).collect()
-    };
-    names.sort_unstable();
-    names.dedup();
-    let (from, mut first) = request
+    let (from, first) = request
         .cursor
         .map_or((String::new(), 0), |cursor| (cursor.topic_name, usize::try_from(cursor.partition_index).unwrap_or(0)));
-    let mut room = usize::try_from(request.response_partition_limit).unwrap_or(0).clamp(1, PARTITIONS_PER_ANSWER_MAX);
-    let mut answer = DescribeTopicPartitionsResponse::default();
-    let cluster = caller.cluster(broker);
-    for name in names.into_iter().filter(|name| *name >= from) {
-        // If the topic was deleted in the meantime, its remaining partitions are skipped.
-        let begin = if name == from { std::mem::take(&mut first) } else { 0 };
-        let resource = Resource::topic(&name);
-        if all_asked && !caller.sees(broker, 75, &resource) {
-            continue;
+    let room = usize::try_from(request.response_partition_limit).unwrap_or(0).clamp(1, PARTITIONS_PER_ANSWER_MAX);
+    let mut page = PartitionsPage { broker, caller, cluster: caller.cluster(broker), room, answer: Default::default() };
+    // If the topic was deleted in the meantime, its remaining partitions are skipped.
+    let begin_of = |name: &str| if name == from { first } else { 0 };
+    if request.topics.is_empty() {
+        let mut next = Bound::Included(from.clone());
+        loop {
+            let slice = broker.outline_topics_from(next.as_ref().map(String::as_str), TOPICS_PER_TURN);
+            let Some(last) = slice.last() else {
+                return page.answer;
+            };
+            next = Bound::Excluded(last.name.to_string());
+            for outline in slice {
+                let name = outline.name.as_str();
+                if caller.sees(broker, DESCRIBE_TOPIC_PARTITIONS, &Resource::topic(name))
+                    && page.add(name.to_owned(), begin_of(name)).is_break()
+                {
+                    return page.answer;
+                }
+            }
+            yield_now().await;
         }
-        let found = match caller.may_use(broker, 75, &resource) {
+    }
+    let mut names = BTreeSet::new();
+    for slice in request.topics.chunks(TOPICS_PER_TURN) {
+        names.extend(slice.iter().map(|topic| topic.name.as_str()).filter(|name| *name >= from.as_str()));
+        yield_now().await;
+    }
+    for (done, name) in names.into_iter().enumerate() {
+        if done % TOPICS_PER_TURN == TOPICS_PER_TURN - 1 {
+            yield_now().await;
+        }
+        if page.add(name.to_owned(), begin_of(name)).is_break() {
+            break;
+        }
+    }
+    page.answer
+}
+
+/// Page of a description of topics.
+struct PartitionsPage<'c> {
+    broker: &'c Broker,
+    caller: &'c Caller,
+    cluster: Cluster,
+    /// Number of partitions that may be added.
+    room: usize,
+    answer: DescribeTopicPartitionsResponse,
+}
+
+impl PartitionsPage<'_> {
+    /// Adds the partitions of a topic from number `begin` on. Breaks if the page is full.
+    fn add(&mut self, name: String, begin: usize) -> ControlFlow<()> {
+        let Self { broker, caller, .. } = *self;
+        let resource = Resource::topic(&name);
+        let found = match caller.may_use(broker, DESCRIBE_TOPIC_PARTITIONS, &resource) {
             Err(code) => Err(code),
             Ok(()) => broker.outline_topic(&name).map_err(|error| {
                 TopicName::parse(&name).map_or(Code::INVALID_TOPIC_EXCEPTION, |_| errors::code(&error))
@@ -400,30 +441,29 @@ pub(super) fn describe_topic_partitions(
         let outline = match found {
             Ok(outline) => outline,
             Err(Code(error_code)) => {
-                answer.topics.push(DescribeTopicPartitionsResponseTopic {
+                self.answer.topics.push(DescribeTopicPartitionsResponseTopic {
                     error_code,
                     name: Some(name),
                     ..Default::default()
                 });
-                continue;
+                return ControlFlow::Continue(());
             }
         };
         let partitions = outline.settings.partitions as usize;
-        let end = partitions.min(begin.saturating_add(room));
-        if room == 0 || end < partitions && begin >= end {
-            answer.next_cursor = Some(Cursor { topic_name: name, partition_index: begin as i32 });
-            break;
+        let end = partitions.min(begin.saturating_add(self.room));
+        if self.room == 0 || end < partitions && begin >= end {
+            self.answer.next_cursor = Some(Cursor { topic_name: name, partition_index: begin as i32 });
+            return ControlFlow::Break(());
         }
-        room -= end.saturating_sub(begin);
-        let is_whole = end == partitions;
+        self.room -= end.saturating_sub(begin);
         let operations = caller.operations(broker, &resource, true);
-        answer.topics.push(describe(&cluster, &outline, begin..end, operations));
-        if !is_whole {
-            answer.next_cursor = Some(Cursor { topic_name: name, partition_index: end as i32 });
-            break;
+        self.answer.topics.push(describe(&self.cluster, &outline, begin..end, operations));
+        if end < partitions {
+            self.answer.next_cursor = Some(Cursor { topic_name: name, partition_index: end as i32 });
+            return ControlFlow::Break(());
         }
+        ControlFlow::Continue(())
     }
-    answer
 }
 
 fn describe(

@@ -29,8 +29,8 @@ use crate::login;
 
 /// Host name of a peer without an address, which is on this machine.
 const LOCALHOST: &str = "localhost";
-/// Keys of the APIs whose responses may be long: Metadata, OffsetFetch, and those that list or describe.
-const LISTINGS: [i16; 18] = [3, 9, 15, 16, 29, 32, 35, 46, 48, 50, 61, 65, 66, 69, 74, 75, 77, 90];
+/// Keys of the APIs whose responses may be long: Metadata, OffsetFetch, ElectLeaders, and those that list or describe.
+const LISTINGS: [i16; 19] = [3, 9, 15, 16, 29, 32, 35, 43, 46, 48, 50, 61, 65, 66, 69, 74, 75, 77, 90];
 /// Maximum time for which a list waits until its address has read earlier responses.
 const ROOM_WAIT: Duration = Duration::from_secs(20);
 

@@ -277,12 +277,14 @@ pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request)
         Q::DescribeCluster(r) => A::DescribeCluster(admin::describe_cluster(broker, who, r)),
         Q::DescribeLogDirs(r) => A::DescribeLogDirs(replicas::describe_log_dirs(broker, who, r).await),
         Q::AlterReplicaLogDirs(r) => A::AlterReplicaLogDirs(replicas::alter_replica_log_dirs(broker, who, r)),
-        Q::ElectLeaders(r) => A::ElectLeaders(replicas::elect_leaders(broker, who, r)),
+        Q::ElectLeaders(r) => A::ElectLeaders(replicas::elect_leaders(broker, who, r).await),
         Q::DescribeQuorum(r) => A::DescribeQuorum(replicas::describe_quorum(broker, who, r)),
         Q::AlterPartitionReassignments(r) => {
             A::AlterPartitionReassignments(replicas::alter_partition_reassignments(broker, who, r))
         }
-        Q::DescribeTopicPartitions(r) => A::DescribeTopicPartitions(admin::describe_topic_partitions(broker, who, r)),
+        Q::DescribeTopicPartitions(r) => {
+            A::DescribeTopicPartitions(admin::describe_topic_partitions(broker, who, r).await)
+        }
         Q::ListPartitionReassignments(r) => {
             A::ListPartitionReassignments(replicas::list_partition_reassignments(broker, who, r))
         }

@@ -42,6 +42,8 @@ use super::outcome::{Failure, outcome_code};
 
 /// Topics that are described before other tasks of the thread get their turn.
 const TOPICS_PER_TURN: usize = 64;
+/// Partitions of which the leader is elected before other tasks of the thread get their turn.
+const PARTITIONS_PER_TURN: usize = 256;
 /// Log directory that is reported for topics in memory.
 const IN_MEMORY: &str = "memory";
 /// Types of elections: of the preferred replica, and of one that may lack records.
@@ -71,8 +73,12 @@ fn not_allowed(code: Code) -> Failure {
 
 /// Elects the preferred leader, the node that is the first replica, by passing the leadership to it. All partitions
 /// have one leader, so it leads all of them then. An unclean election is never needed: Kafka has it for a partition
-/// without a leader.
-pub(super) fn elect_leaders(broker: &Broker, caller: &Caller, request: ElectLeadersRequest) -> ElectLeadersResponse {
+/// without a leader. Other tasks of the thread run between slices of partitions.
+pub(super) async fn elect_leaders(
+    broker: &Broker,
+    caller: &Caller,
+    request: ElectLeadersRequest,
+) -> ElectLeadersResponse {
     let election_type = request.election_type;
     let refused = match caller.may_use(broker, 43, &Resource::CLUSTER) {
         Err(code) => Some(not_allowed(code)),
@@ -100,21 +106,28 @@ pub(super) fn elect_leaders(broker: &Broker, caller: &Caller, request: ElectLead
     let is_all = request.topic_partitions.is_none();
     let asked = match request.topic_partitions {
         Some(asked) => asked,
-        None if refused.is_none() && broker.leadership().is_some() => all_partitions(broker),
+        None if refused.is_none() && broker.leadership().is_some() => all_partitions(broker).await,
         None => Vec::new(),
     };
-    let elected = asked.into_iter().map(|TopicPartitions { topic, partitions }| {
-        let results = partitions.into_iter().map(|partition_id| {
+    let mut replica_election_results = Vec::new();
+    let mut tried = 0_usize;
+    for TopicPartitions { topic, partitions } in asked {
+        let mut partition_result = Vec::new();
+        for partition_id in partitions {
             let (Code(error_code), error_message) = outcome_code(elect(&topic, partition_id));
-            PartitionResult { partition_id, error_code, error_message }
-        });
-        // If all partitions are requested, those that need no election are not listed.
-        let is_listed = |result: &PartitionResult| !is_all || result.error_code != Code::ELECTION_NOT_NEEDED.0;
-        let partition_result = results.filter(is_listed).collect();
-        ReplicaElectionResult { topic, partition_result }
-    });
-    let mut replica_election_results: Vec<ReplicaElectionResult> = elected.collect();
-    replica_election_results.retain(|result| !is_all || !result.partition_result.is_empty());
+            // If all partitions are requested, those that need no election are not listed.
+            if !is_all || error_code != Code::ELECTION_NOT_NEEDED.0 {
+                partition_result.push(PartitionResult { partition_id, error_code, error_message });
+            }
+            tried += 1;
+            if tried.is_multiple_of(PARTITIONS_PER_TURN) {
+                yield_now().await;
+            }
+        }
+        if !is_all || !partition_result.is_empty() {
+            replica_election_results.push(ReplicaElectionResult { topic, partition_result });
+        }
+    }
     ElectLeadersResponse {
         replica_election_results,
         error_code: refused.as_ref().map_or(Code::NONE, |(code, _)| *code).0,
@@ -131,13 +144,23 @@ fn transfer(broker: &Broker, cluster: &Cluster, to: i32) -> Result<(), Failure> 
     leadership.nodes.transfer(node).map_err(|error| (errors::code(&error), error.message))
 }
 
-fn all_partitions(broker: &Broker) -> Vec<TopicPartitions> {
-    let outlines = broker.outline_topics().into_iter();
+/// Returns all partitions. Other tasks of the thread run between slices of topics.
+async fn all_partitions(broker: &Broker) -> Vec<TopicPartitions> {
     let of_topic = |outline: TopicOutline| TopicPartitions {
         topic: outline.name.to_string(),
         partitions: (0..outline.settings.partitions as i32).collect(),
     };
-    outlines.map(of_topic).collect()
+    let mut all = Vec::new();
+    let mut from = Bound::Unbounded;
+    loop {
+        let slice = broker.outline_topics_from(from.as_ref().map(String::as_str), TOPICS_PER_TURN);
+        let Some(last) = slice.last() else {
+            return all;
+        };
+        from = Bound::Excluded(last.name.to_string());
+        all.extend(slice.into_iter().map(of_topic));
+        yield_now().await;
+    }
 }
 
 /// Describes the quorum: the nodes that vote, and how much of the log each has.

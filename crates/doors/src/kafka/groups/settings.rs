@@ -1,6 +1,7 @@
 //! Settings of share groups and consumer groups under Kafka's names.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -259,9 +260,10 @@ fn find(name: &str) -> Result<&'static Setting, Failure> {
     found.ok_or_else(|| wrong(format!("'{name}' is not a setting of a group")))
 }
 
-/// Returns the names of the groups that have settings.
-pub(in super::super) async fn set_groups(broker: &Broker) -> Result<BTreeSet<String>> {
-    Ok(broker.documents.list(DOCUMENT, "").await?.into_iter().map(|(name, _)| name).collect())
+/// Returns up to `count_max` names of groups that have settings, from a name on, in their order.
+pub(in super::super) async fn set_groups(broker: &Broker, from: Bound<&str>, count_max: usize) -> Result<Vec<String>> {
+    let found = broker.documents.list_from(DOCUMENT, from, count_max).await?;
+    Ok(found.into_iter().map(|(name, _)| name).collect())
 }
 
 /// Setting of a group in a description.
