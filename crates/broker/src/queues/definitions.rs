@@ -343,6 +343,14 @@ impl Queues {
         Ok((page, meant.next().is_none()))
     }
 
+    /// Returns up to `count_max` names of queues from a name on, in their order, so that a long list can be made in
+    /// slices.
+    pub async fn names_from(&self, from: Bound<&str>, count_max: usize) -> Result<Vec<String>> {
+        let by_name = self.table().await?;
+        let names = by_name.range::<str, _>((from, Bound::Unbounded)).map(|(name, _)| name);
+        Ok(names.filter(|name| !name.is_internal()).take(count_max).map(|name| name.as_str().to_owned()).collect())
+    }
+
     /// Returns the queues over a topic, in the order of their names.
     pub async fn over(&self, topic: &str) -> Result<Vec<Arc<QueueDefinition>>> {
         let by_name = self.table().await?;
