@@ -1,10 +1,17 @@
 //! Pagination of lists. A token is the name at which the next page begins, so that it stays valid as items come and go.
 
+use std::ops::Bound;
+
+use tokio::task::yield_now;
+
 use super::errors::{Failure, Result};
+use super::names::{Kind, Name, Names, is_id};
 
 /// Default and maximum number of items of a page.
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
+/// Names that a list looks at before other tasks of the thread get their turn.
+pub(super) const NAMES_PER_TURN: usize = 256;
 
 pub(super) struct Page<T> {
     pub items: Vec<T>,
@@ -18,6 +25,59 @@ pub(super) fn page_size(size: i32) -> Result<usize> {
         Ok(0) => Ok(PAGE_DEFAULT),
         Ok(size) => Ok(size.min(PAGE_MAX)),
         Err(error) => Err(Failure::invalid(format!("Invalid page size: {size} ({error})"))),
+    }
+}
+
+/// Page that a client wants.
+pub(super) struct Wanted<'r> {
+    pub project: &'r str,
+    pub size: usize,
+    pub token: &'r str,
+}
+
+/// Returns a page of the names of the resources that are shown. It is looked up in the broker's order of names, in
+/// slices, with other tasks in between: a token has the broker's name of the resource with which its page begins.
+/// `next` returns names of the broker from one on, in their order, and none after the last.
+pub(super) async fn names_of_page<F: Future<Output = Result<Vec<String>>>>(
+    names: &Names,
+    kind: Kind,
+    wanted: Wanted<'_>,
+    shows: impl Fn(&str) -> bool,
+    next: impl Fn(Bound<String>) -> F,
+) -> Result<Page<Name>> {
+    let Wanted { project, size, token } = wanted;
+    let prefix = names.prefix(project);
+    let of_token = format!("projects/{project}/");
+    let first = match token {
+        "" => prefix.as_str(),
+        token => token
+            .strip_prefix(&of_token)
+            .filter(|first| first.starts_with(&prefix))
+            .ok_or_else(|| Failure::invalid("Invalid page token"))?,
+    };
+    let mut from = Bound::Included(first.to_owned());
+    let mut items = Vec::new();
+    loop {
+        let mut slice = next(from).await?;
+        for inner in &slice {
+            if !inner.starts_with(&prefix) {
+                return Ok(Page { items, next_page_token: String::new() });
+            }
+            let name = names.outer(kind, inner);
+            let is_of_project = name.project == project && is_id(&name.id);
+            if !is_of_project || !shows(inner) {
+                continue;
+            }
+            if items.len() == size {
+                return Ok(Page { items, next_page_token: of_token + inner });
+            }
+            items.push(name);
+        }
+        let Some(last) = slice.pop() else {
+            return Ok(Page { items, next_page_token: String::new() });
+        };
+        from = Bound::Excluded(last);
+        yield_now().await;
     }
 }
 

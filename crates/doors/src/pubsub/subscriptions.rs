@@ -4,9 +4,10 @@
 //! A subscription that was detached, or whose topic was deleted, no longer has a queue: it is stored in a document,
 //! until it is deleted as well.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
-use broker::{NewQueue, QueueStart};
+use broker::{Broker, NewQueue, QueueStart};
 use bytes::Bytes;
 use engine::queue::{Filter, IN_FLIGHT_MAX, Order, QueueDefinition, QueueName, QueueSettings};
 use engine::{ErrorKind, TopicName};
@@ -15,8 +16,8 @@ use prost::Message;
 use super::errors::{Code, Failure, Result};
 use super::map::{Ask, Door};
 use super::masks::distinct;
-use super::names::{DELETED_TOPIC, Kind, Name, is_id, parse_project};
-use super::pages::{Page, page};
+use super::names::{DELETED_TOPIC, Kind, Name, parse_project};
+use super::pages::{NAMES_PER_TURN, Page, Wanted, names_of_page, page_size};
 use super::proto::{
     DeadLetterPolicy, DeleteSubscriptionRequest, DetachSubscriptionRequest, DetachSubscriptionResponse,
     ExpirationPolicy, GetSubscriptionRequest, ListSubscriptionsRequest, ListSubscriptionsResponse, MessageTransform,
@@ -428,15 +429,10 @@ pub(super) async fn get(ask: Ask, request: GetSubscriptionRequest) -> Result<Sub
 pub(super) async fn list(ask: Ask, request: ListSubscriptionsRequest) -> Result<ListSubscriptionsResponse> {
     let door = &ask.door;
     let project = parse_project(&request.project)?;
-    let prefix = door.names.prefix(project);
-    let (queues, _) = door.broker.queues.list(&prefix, "", usize::MAX, |_| true).await?;
-    let shown = queues.iter().map(|queue| queue.name.as_str().to_owned());
-    let without = door.broker.documents.list(WITHOUT_QUEUE, &prefix).await?;
-    let inner = shown.chain(without.into_iter().map(|(name, _)| name));
-    let inner = inner.filter(|inner| ask.shows(Kind::Subscription, inner));
-    let names = inner.map(|inner| door.names.outer(Kind::Subscription, &inner));
-    let names = names.filter(|name| name.project == project && is_id(&name.id));
-    let Page { items, next_page_token } = page(names, ToString::to_string, request.page_size, &request.page_token)?;
+    let shows = |inner: &str| ask.shows(Kind::Subscription, inner);
+    let next = |from| names_from(&door.broker, from);
+    let wanted = Wanted { project, size: page_size(request.page_size)?, token: &request.page_token };
+    let Page { items, next_page_token } = names_of_page(&door.names, Kind::Subscription, wanted, shows, next).await?;
     let mut subscriptions = Vec::with_capacity(items.len());
     for name in items {
         match door.subscription(&name).await {
@@ -447,6 +443,19 @@ pub(super) async fn list(ask: Ask, request: ListSubscriptionsRequest) -> Result<
         }
     }
     Ok(ListSubscriptionsResponse { subscriptions, next_page_token })
+}
+
+/// Returns the next names of subscriptions in their order, with and without queues; none after the last.
+async fn names_from(broker: &Broker, from: Bound<String>) -> Result<Vec<String>> {
+    let from = from.as_ref().map(String::as_str);
+    let mut names = broker.queues.names_from(from, NAMES_PER_TURN).await?;
+    let without = broker.documents.list_from(WITHOUT_QUEUE, from, NAMES_PER_TURN).await?;
+    names.extend(without.into_iter().map(|(name, _)| name));
+    names.sort_unstable();
+    names.dedup();
+    // Each list was read up to this number, so names beyond it may be missing here.
+    names.truncate(NAMES_PER_TURN);
+    Ok(names)
 }
 
 pub(super) async fn delete(ask: Ask, request: DeleteSubscriptionRequest) -> Result<()> {
@@ -617,3 +626,7 @@ fn apply_part(to: &mut Subscription, given: &Subscription, path: &str) -> Result
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "subscriptions_tests.rs"]
+mod tests;

@@ -1,20 +1,21 @@
 //! Topics and publishing. Properties that the broker does not have are stored in a document.
 
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::ops::Bound;
 
 use broker::{Broker, OutMessage};
 use bytes::Bytes;
+use engine::ids::is_internal;
 use engine::queue::header;
 use engine::{ErrorKind, SettingsChange, TopicSettings};
 use prost::Message as _;
-use tokio::task::yield_now;
 
 use super::errors::{Failure, Result};
 use super::map::{Ask, Door};
 use super::masks::distinct;
-use super::names::{Kind, Name, Names, is_id, parse_project};
-use super::pages::{Page, page, page_size};
+use super::names::{Kind, Name, parse_project};
+use super::pages::{NAMES_PER_TURN, Page, Wanted, names_of_page, page, page_size};
 use super::proto::{
     DeleteTopicRequest, GetTopicRequest, ListTopicSnapshotsRequest, ListTopicSnapshotsResponse,
     ListTopicSubscriptionsRequest, ListTopicSubscriptionsResponse, ListTopicsRequest, ListTopicsResponse,
@@ -28,9 +29,6 @@ const RETENTION: Bounds = Bounds { min_ms: 10 * MINUTE_MS, max_ms: 31 * DAY_MS }
 /// Retention of a topic without a `message_retention_duration`: the default of Google's subscriptions. Google's service
 /// would keep only unacknowledged messages; here other doors read the log, too.
 const RETENTION_MS_DEFAULT: u64 = 7 * DAY_MS;
-
-/// Topics that a list looks at before other tasks of the thread get their turn.
-const TOPICS_PER_TURN: usize = 256;
 
 const MESSAGES_MAX: usize = 1000;
 /// Maximum bytes of the messages of one request, and of one message.
@@ -199,10 +197,10 @@ fn unknown_path(path: &str) -> Failure {
 pub(super) async fn list(ask: Ask, request: ListTopicsRequest) -> Result<ListTopicsResponse> {
     let door = &ask.door;
     let project = parse_project(&request.project)?;
-    let shows = |inner: &str| ask.shows(Kind::Topic, inner);
-    let size = page_size(request.page_size)?;
-    let page = names_of_page(&door.broker, &door.names, project, size, &request.page_token, shows).await?;
-    let Page { items: names, next_page_token } = page;
+    let shows = |inner: &str| !is_internal(inner) && ask.shows(Kind::Topic, inner);
+    let next = |from| ready(Ok(names_from(&door.broker, from)));
+    let wanted = Wanted { project, size: page_size(request.page_size)?, token: &request.page_token };
+    let Page { items: names, next_page_token } = names_of_page(&door.names, Kind::Topic, wanted, shows, next).await?;
     let mut topics = Vec::with_capacity(names.len());
     for name in names {
         topics.push(door.topic_document(&name, &door.names.inner(&name)).await?);
@@ -210,50 +208,11 @@ pub(super) async fn list(ask: Ask, request: ListTopicsRequest) -> Result<ListTop
     Ok(ListTopicsResponse { topics, next_page_token })
 }
 
-/// Returns a page of the names of the topics that are shown. It is looked up in the broker's order of names, in slices:
-/// a token has the broker's name of the topic with which its page begins.
-async fn names_of_page(
-    broker: &Broker,
-    names: &Names,
-    project: &str,
-    size: usize,
-    token: &str,
-    shows: impl Fn(&str) -> bool,
-) -> Result<Page<Name>> {
-    let prefix = names.prefix(project);
-    let of_token = format!("projects/{project}/");
-    let first = match token {
-        "" => prefix.as_str(),
-        token => token
-            .strip_prefix(&of_token)
-            .filter(|first| first.starts_with(&prefix))
-            .ok_or_else(|| Failure::invalid("Invalid page token"))?,
-    };
-    let mut from = Bound::Included(first.to_owned());
-    let mut items = Vec::new();
-    loop {
-        let slice = broker.outline_topics_from(from.as_ref().map(String::as_str), TOPICS_PER_TURN);
-        for outline in &slice {
-            let inner = outline.name.as_str();
-            if !inner.starts_with(&prefix) {
-                return Ok(Page { items, next_page_token: String::new() });
-            }
-            let name = names.outer(Kind::Topic, inner);
-            let is_of_project = name.project == project && is_id(&name.id);
-            if outline.name.is_hidden() || !is_of_project || !shows(inner) {
-                continue;
-            }
-            if items.len() == size {
-                return Ok(Page { items, next_page_token: of_token + inner });
-            }
-            items.push(name);
-        }
-        let Some(last) = slice.last() else {
-            return Ok(Page { items, next_page_token: String::new() });
-        };
-        from = Bound::Excluded(last.name.to_string());
-        yield_now().await;
-    }
+/// Returns the next names of topics in their order; none after the last.
+fn names_from(broker: &Broker, from: Bound<String>) -> Vec<String> {
+    let from = from.as_ref().map(String::as_str);
+    let outlines = broker.outline_topics_from(from, NAMES_PER_TURN).into_iter();
+    outlines.map(|outline| outline.name.to_string()).collect()
 }
 
 pub(super) async fn list_subscriptions(

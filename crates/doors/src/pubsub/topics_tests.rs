@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use tokio::runtime::Handle;
 
+use super::super::names::Names;
 use super::*;
 
 /// Pages together are the list, and each looks only at the topics that it returns, and at the next.
@@ -11,6 +12,7 @@ use super::*;
 async fn pages_look_at_few_of_many_topics() {
     let broker = Broker::start(broker::Settings::default(), &[Handle::current()]).expect("started");
     let names = Names::new("p".into());
+    let next = |from| ready(Ok(names_from(&broker, from)));
     let name = |project: &str, id: String| Name { kind: Kind::Topic, project: project.into(), id };
     let mut expected = Vec::new();
     for number in 0..200 {
@@ -33,7 +35,8 @@ async fn pages_look_at_few_of_many_topics() {
                 looked_at.set(looked_at.get() + 1);
                 true
             };
-            let page = names_of_page(&broker, &names, project, 7, &token, shows).await.expect("a page");
+            let wanted = Wanted { project, size: 7, token: &token };
+            let page = names_of_page(&names, Kind::Topic, wanted, shows, &next).await.expect("a page");
             assert!(page.items.len() <= 7 && looked_at.get() <= 8, "{}", looked_at.get());
             listed.extend(page.items);
             token = page.next_page_token;
@@ -48,6 +51,7 @@ async fn pages_look_at_few_of_many_topics() {
         }
     }
     for token in ["x", "projects/other/t1"] {
-        assert!(names_of_page(&broker, &names, "p", 7, token, |_: &str| true).await.is_err(), "{token}");
+        let wanted = Wanted { project: "p", size: 7, token };
+        assert!(names_of_page(&names, Kind::Topic, wanted, |_: &str| true, &next).await.is_err(), "{token}");
     }
 }
