@@ -11,7 +11,7 @@ from channels.exceptions import ChannelFull
 from channels.layers import get_channel_layer
 from checks import fail, same, until
 from django.core.cache import cache, caches
-from django_app import CAPACITY, EXPIRY_SECONDS, Chat, PublishedChat
+from django_app import CAPACITY, EXPIRY_SECONDS, NAME, ROOM, Chat, PublishedChat
 from django_redis import get_redis_connection
 
 SECONDS = 20
@@ -43,6 +43,10 @@ async def chat(consumer, layer):
     browsers = [Browser(consumer) for _ in range(3)]
     for browser in browsers:
         await browser.connect()
+    if layer == "pubsub":
+        # The layer does not wait for the confirmation of its SUBSCRIBE. Until then, the server may handle what another
+        # connection publishes first.
+        until("the room is subscribed", lambda: get_redis_connection("default").pubsub_channels(f"{NAME}-pubsub*{ROOM}"))
     told = [f"text {at}" for at in range(20)]
     for text in told:
         await browsers[0].say(text)
