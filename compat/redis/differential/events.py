@@ -48,7 +48,8 @@ def difference(a, b):
 
 # In turns: the modes of the tracking client.
 MODES = [(), (b"NOLOOP",), (b"BCAST",), (b"BCAST", b"PREFIX", b"s", b"PREFIX", b"h"), (b"OPTIN",), (b"OPTOUT",)]
-LATE_SECONDS = 1
+LAST_SECONDS = 20
+LOST = b"the connection was lost"
 
 
 class Tracker:
@@ -56,6 +57,7 @@ class Tracker:
 
     def __init__(self, address, mode, keys):
         self.connection, self.marks, self.mode = Connection(address, 3), 0, MODES[mode % len(MODES)]
+        self.changer = Connection(address)
         self.connection.do(b"CLIENT", b"TRACKING", b"ON", *self.mode)
         self.reads = []
         for at, key in enumerate(keys):
@@ -63,16 +65,29 @@ class Tracker:
                 self.reads.append((b"CLIENT", b"CACHING", b"yes" if self.mode == (b"OPTIN",) else b"no"))
             self.reads.append((b"EXISTS", key))
 
-    def told(self, reads):
-        """Returns the keys that were invalidated since the last call, and then sends commands that read. Each key is
-        invalidated once after it was read, and a server decides how many changes it broadcasts together."""
+    def told(self):
+        """Returns the keys that were invalidated since the last call, and reads all keys again. Each key is invalidated
+        once after it was read, and a server decides how many changes it broadcasts together, and when. They come in the
+        order of the changes, so a key that is changed last shows their end."""
         self.marks += 1
-        mark = b"mark-%d" % self.marks
-        self.connection.send(*reads, (b"PING", mark))
+        last = b"s-last-%d" % self.marks
+        caching = [(b"CLIENT", b"CACHING", b"yes")] if self.mode == (b"OPTIN",) else []
+        found = self.pushed([*self.reads, *caching, (b"EXISTS", last)])
+        self.changer.pipeline([(b"SET", last, b""), (b"DEL", last)])
+        end = time.monotonic() + LAST_SECONDS
+        while not found & {last, LOST}:
+            if time.monotonic() > end:
+                return found | {b"the last change was not told"}
+            found |= self.pushed([])
+        return {key for key in found if key is None or not key.startswith(b"s-last-")}
+
+    def pushed(self, commands):
+        """Executes commands, and returns the keys of the invalidations before the replies and between them."""
+        self.connection.send(*commands, (b"PING", b"mark"))
         found = set()
-        while (reply := self.connection.reply()) != ("$", mark):
+        while (reply := self.connection.reply()) != ("$", b"mark"):
             if is_lost(reply):
-                return {reply[1]}
+                return found | {LOST}
             if reply[0] == ">":
                 _, (kind, keys) = reply[1]
                 found |= {key for _, key in keys} if kind == "*" else {None}
@@ -80,14 +95,9 @@ class Tracker:
 
     def close(self):
         self.connection.close()
+        self.changer.close()
 
 
 def invalidated(trackers, ignored):
-    """Returns the invalidated keys of both clients, without some. They may arrive a moment after the reply of the
-    command."""
-    found = [tracker.told(tracker.reads) - ignored for tracker in trackers]
-    end = time.monotonic() + LATE_SECONDS
-    while found[0] != found[1] and time.monotonic() < end:
-        time.sleep(0.01)
-        found = [one | tracker.told(()) - ignored for one, tracker in zip(found, trackers)]
-    return found
+    """Returns the invalidated keys of both clients, without some."""
+    return [tracker.told() - ignored for tracker in trackers]
