@@ -87,11 +87,10 @@ fn parse_hex(text: &str) -> Option<f64> {
 
 /// Parses a number as C does without checking for one: an empty text is 0, and the text ends at a zero byte.
 pub(in crate::redis) fn loose_float(arg: &[u8]) -> Option<f64> {
-    let text = arg.split(|byte| *byte == 0).next().unwrap_or_default().trim_ascii_start();
-    match text {
-        // Without a digit the parser stops at the beginning.
-        [] if arg.iter().all(|byte| !byte.is_ascii_whitespace()) => Some(0.0),
-        text => nearest_float(text),
+    match arg.split(|byte| *byte == 0).next().unwrap_or_default() {
+        [] => Some(0.0),
+        // Without a digit the parser stops at the beginning, so whitespace alone is invalid.
+        text => nearest_float(text.trim_ascii_start()),
     }
 }
 
@@ -203,5 +202,16 @@ mod tests {
             assert!(parse_float(text.as_bytes()).is_some(), "{text}");
         }
         assert_eq!(parse_float(b"infinity"), Some(f64::INFINITY));
+    }
+
+    /// What redis-server 7.0 sorts by.
+    #[test]
+    fn a_weight_ends_at_a_zero_byte() {
+        for (text, number) in [("", 0.0), (" 2", 2.0), ("2\0x", 2.0), ("\0", 0.0), ("\0 1", 0.0), ("0\0001", 0.0)] {
+            assert_eq!(weight(text.as_bytes()), Some(number), "{text:?}");
+        }
+        for text in [" ", " \0", "x\0", "2 ", "1e-400\0"] {
+            assert_eq!(weight(text.as_bytes()), None, "{text:?}");
+        }
     }
 }
