@@ -382,6 +382,9 @@ class Commands:
         elif at < len(command):
             command[at] = pick.choice(ODD + SMALL)
 
+# Maximum number of characters in the name of a topic, and so of a stream.
+NAME_MAX = 249
+
 
 def is_int(text):
     return re.fullmatch(r"-?\d+", text) is not None
@@ -440,4 +443,8 @@ def is_certain(command):
     if name == "SORT" and "BY" in options:
         # Any order of keys with equal or without weights is valid. Without sorting, the order is defined.
         return is_unsorted(command) or "STORE" not in options and "LIMIT" not in options
+    if name == "BITFIELD" and "SAT" in options:
+        return not any(is_int(arg) and int(arg) < -(2**62) for arg in args)
+    if name in ("XADD", "XGROUP", "CONFIG"):
+        return all(len(arg) < NAME_MAX for arg in args[:2])
     return True
