@@ -102,13 +102,16 @@ impl Socket {
             chunks.drain(..written.chunks);
             return Poll::Ready(Ok(written.bytes));
         }
-        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-        let mut count = 0;
-        for (slice, chunk) in slices.iter_mut().zip(&*chunks) {
-            *slice = IoSlice::new(chunk);
-            count += 1;
-        }
-        let written = match self.try_write_vectored(&slices[..count]) {
+        let written = match chunks.make_contiguous() {
+            [chunk] => self.try_write(chunk),
+            chunks => {
+                let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+                let slots = slices.iter_mut().zip(&*chunks);
+                let count = slots.map(|(slice, chunk)| *slice = IoSlice::new(chunk)).count();
+                self.try_write_vectored(&slices[..count])
+            }
+        };
+        let written = match written {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
             written => written?,
         };
