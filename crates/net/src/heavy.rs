@@ -150,6 +150,12 @@ impl Turns {
         Clock { at: Instant::now(), cpu: (self.weight > 0 || self.is_called).then(thread_time) }
     }
 
+    /// Returns `true` if a recent turn was heavy.
+    #[inline]
+    pub fn are_suspect(&self) -> bool {
+        self.weight > 0
+    }
+
     /// Ends the turn that the clock has measured.
     #[inline]
     pub fn end(&mut self, clock: &Clock) {

@@ -28,6 +28,7 @@ pub mod workers;
 mod heavy;
 pub mod crowd;
 pub mod read;
+mod sweeps;
 pub mod outbox;
 pub mod wheel;
 

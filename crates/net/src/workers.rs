@@ -15,6 +15,7 @@ use tokio::runtime::{Builder, Handle, LocalOptions};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::heavy::HeavyTurns;
+use crate::sweeps::Sweeps;
 use crate::wheel::{Key, Wheel};
 
 /// Step of a worker's clock. A timeout is up to one step late.
@@ -167,6 +168,7 @@ impl Drop for Place {
 async fn run(worker: Rc<Worker>, mut jobs: mpsc::UnboundedReceiver<Job>, mut stopped: watch::Receiver<bool>) {
     tokio::task::spawn_local(run_clock(worker.clone()));
     tokio::task::spawn_local(HeavyTurns::run(worker.clone()));
+    tokio::task::spawn_local(Sweeps::run(worker.clone()));
     loop {
         tokio::select! {
             job = jobs.recv() => match job {
@@ -195,6 +197,7 @@ pub struct Worker {
     timers: RefCell<Wheel<Waker>>,
     chores: RefCell<Vec<Chore>>,
     pub(crate) heavy: HeavyTurns,
+    pub(crate) sweeps: Sweeps,
 }
 
 /// Function that runs at each tick while the clock runs. Its argument is `true` at the last tick before the clock
@@ -213,6 +216,7 @@ impl Worker {
             timers: RefCell::default(),
             chores: RefCell::default(),
             heavy: HeavyTurns::default(),
+            sweeps: Sweeps::default(),
         }
     }
 

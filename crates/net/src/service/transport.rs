@@ -24,6 +24,9 @@ pub(super) trait Transport {
     /// `true` if closing with unread bytes can destroy the last bytes on their way to the peer.
     const CLOSES_HARD: bool;
 
+    /// `true` if [`Outbox::flush`] writes to the socket itself, and does not wake the task of the connection for it.
+    const IS_DIRECT: bool;
+
     /// Notifies the peer that no more bytes follow.
     fn poll_finish(&mut self, outbox: &Outbox, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
@@ -33,6 +36,7 @@ pub(super) struct Plain<R>(pub R);
 
 impl<R: AsyncRead + Unpin> Transport for Plain<R> {
     const CLOSES_HARD: bool = true;
+    const IS_DIRECT: bool = true;
 
     fn reader(&mut self) -> &mut (impl AsyncRead + Unpin) {
         &mut self.0
@@ -143,6 +147,7 @@ impl AsyncWrite for QuicStream {
 
 impl<S: Duplex> Transport for Stream<S> {
     const CLOSES_HARD: bool = S::CLOSES_HARD;
+    const IS_DIRECT: bool = false;
 
     fn reader(&mut self) -> &mut (impl AsyncRead + Unpin) {
         &mut self.io

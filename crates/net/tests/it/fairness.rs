@@ -78,7 +78,7 @@ async fn an_answer_without_end_leaves_time() {
 
 /// Sends these requests, each on a separate connection, while the thread of the worker is busy, so that it finds all of
 /// them at the same time. Returns the notes from then on.
-async fn found_together(fixture: &Fixture, peers: &mut [Peer], requests: &[String]) -> Vec<String> {
+async fn found_together(fixture: &Fixture, peers: &mut [Peer], requests: &[Vec<u8>]) -> Vec<String> {
     let mut stopper = fixture.dial(Way::Tcp).await;
     let stopped = fixture.world.noted("stopped");
     let before = fixture.world.noted("go");
@@ -86,7 +86,7 @@ async fn found_together(fixture: &Fixture, peers: &mut [Peer], requests: &[Strin
     stopper.send(&call(1, "stop go")).await;
     fixture.world.until_times("stopped", stopped + 1).await;
     for (peer, request) in peers.iter_mut().zip(requests) {
-        peer.send(&call(1, request)).await;
+        peer.send(request).await;
     }
     let noted = fixture.world.notes().len();
     fixture.world.note("go");
@@ -111,8 +111,8 @@ async fn heavy_ones_before_a_light_one(first: &[&str], heavy: &str) -> usize {
     }
     peers.push(fixture.dial(Way::Tcp).await);
     peers[HEAVY].assert_served().await;
-    let mut requests = vec![heavy.to_owned(); HEAVY];
-    requests.push("stall light".to_owned());
+    let mut requests = vec![call(1, heavy); HEAVY];
+    requests.push(call(1, "stall light"));
     let noted = found_together(&fixture, &mut peers, &requests).await;
     assert_eq!(noted.len(), HEAVY + 1, "none is lost");
     let place = noted.iter().position(|what| what == "light").expect("it was handled");
@@ -183,4 +183,66 @@ async fn answers_without_end_do_not_keep_others_in_the_line() {
         peer.request(1, &format!("stall heavy {}", "x".repeat(5000))).await;
     }
     assert!(!fixture.end(std::time::Duration::ZERO).await.is_clean());
+}
+
+/// Returns how many answers were unwritten in the turn of each connection, if the worker finds all of them together and
+/// each has this number of requests. `first` contains the earlier request of each connection.
+async fn unwritten_in_each_turn(first: &[&str], requests: u32) -> Vec<usize> {
+    let fixture = Fixture::build(Plan { workers: 1, is_in_order: false, ..Plan::default() });
+    let mut peers = Vec::new();
+    for request in first {
+        let mut peer = fixture.dial(Way::Tcp).await;
+        peer.request(1, request).await;
+        peers.push(peer);
+    }
+    let pipeline: Vec<Vec<u8>> = (1..=requests).map(|id| call(id, "count-unwritten")).collect();
+    let noted = found_together(&fixture, &mut peers, &vec![pipeline.concat(); first.len()]).await;
+    for peer in &mut peers {
+        for _ in 1..requests {
+            peer.receive().await;
+        }
+        peer.assert_served().await;
+    }
+    let counts = noted.iter().map(|count| count.parse().expect("a number"));
+    counts.step_by(requests as usize).collect()
+}
+
+/// Checks how many answers are unwritten in each turn. If other threads have the processor during a turn, its
+/// connection is mistaken for a heavy one, so several tries are made.
+async fn expect_unwritten(first: &[&str], requests: u32, is_expected: impl Fn(&[usize]) -> bool) {
+    let mut all = Vec::new();
+    for _ in 0..30 {
+        let unwritten = unwritten_in_each_turn(first, requests).await;
+        if is_expected(&unwritten) {
+            return;
+        }
+        all.push(unwritten);
+    }
+    panic!("{all:?}");
+}
+
+/// A peer that waits for answers on several connections is woken once.
+#[tokio::test]
+async fn answers_to_pipelined_requests_are_written_after_the_turns_of_all_ready_connections() {
+    expect_unwritten(&["echo served"; 6], 8, |unwritten| unwritten == [0, 1, 2, 3, 4, 5]).await;
+}
+
+#[tokio::test]
+async fn answers_to_few_requests_are_written_at_once() {
+    assert_eq!(unwritten_in_each_turn(&["echo served"; 6], 7).await, [0; 6]);
+}
+
+#[tokio::test]
+async fn answers_do_not_wait_for_a_heavy_turn() {
+    let first = ["echo served", "echo served", "stall before", "echo served"];
+    expect_unwritten(&first, 8, |unwritten| unwritten == [0, 1, 0, 1]).await;
+}
+
+#[tokio::test]
+async fn answers_of_many_connections_are_written_in_parts() {
+    expect_unwritten(&["echo served"; 34], 8, |unwritten| {
+        assert!(unwritten.iter().all(|count| *count < 32), "{unwritten:?}");
+        unwritten.windows(2).any(|pair| pair == [31, 0])
+    })
+    .await;
 }

@@ -5,6 +5,7 @@
 
 mod ending;
 mod reading;
+mod writing;
 
 use std::future::Future;
 use std::io;
@@ -78,9 +79,13 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     is_held_up: bool,
     /// Written bytes at the last check, and the tick since which others wait without progress.
     written: u64,
-    /// Written bytes that the handler has been told of.
+    /// Written bytes that the metrics have, and that the handler has been told of. Those that are written at the end of
+    /// the sweep are among them.
+    counted_written: u64,
     told_written: u64,
     stalled: Option<u64>,
+    /// `true` if the last turn has left its answers to the end of the sweep.
+    has_put_off: bool,
 }
 
 enum Stage {
@@ -166,6 +171,10 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Future for Connection<P, H, T> {
             return Poll::Ready(());
         }
         self.is_in_line = self.turns.waits(cx);
+        if self.turns.are_suspect() && !self.is_in_line {
+            // A heavy turn would delay the answers of others.
+            self.live.worker.sweeps.write();
+        }
         let clock = self.turns.clock();
         let polled = scratch::with(|scratch| self.poll_turn(cx, scratch));
         self.turns.end(&clock);
@@ -230,8 +239,10 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             turn_ns: 0,
             is_held_up: false,
             written: 0,
+            counted_written: 0,
             told_written: 0,
             stalled: None,
+            has_put_off: false,
             live,
         }
     }
@@ -266,7 +277,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             self.live.handler.turn(&self.session, false);
             match turn {
                 Ok(()) => {
-                    if !is_shared && Arc::strong_count(&self.outbox) > 1 {
+                    if !is_shared && !self.has_put_off && Arc::strong_count(&self.outbox) > 1 {
                         // The new owner of a clone may have pushed already.
                         cx.waker().wake_by_ref();
                     }
@@ -436,8 +447,14 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
         // Before the peer can send the next request: on another stream it might be handled by another thread.
         self.pause_after(cx, Spent { requests, bytes_read, bytes_written: 0 });
-        self.write(cx, scratch, now)?;
-        self.pause_after(cx, Spent { bytes_written: self.written - self.told_written, ..Spent::default() });
+        self.has_put_off = why == Work::Done && self.writes_later(requests, &scratch.out);
+        let bytes_written = if self.has_put_off {
+            self.write_later(cx, scratch)
+        } else {
+            self.write(cx, scratch, now)?;
+            self.written.saturating_sub(self.told_written)
+        };
+        self.pause_after(cx, Spent { bytes_written, ..Spent::default() });
         Ok(why)
     }
 
@@ -740,54 +757,6 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         if pending.is_empty() {
             self.pending = None;
             self.pending_due = u64::MAX;
-        }
-    }
-
-    /// Writes all encoded bytes, and updates the counters.
-    fn write(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> io::Result<()> {
-        let lap = Lap::begin();
-        let written = self.transport.write(&self.outbox, &scratch.out, cx);
-        lap.end(telemetry::Phase::Write, &self.live.cells);
-        if !scratch.out.is_empty() {
-            scratch.out.clear();
-        }
-        self.count(&mut scratch.batch);
-        let written_bytes = self.outbox.written();
-        let has_progress = written_bytes != self.written;
-        if self.live.counts_bytes {
-            self.live.cells.bytes_written.add(written_bytes - self.written);
-        }
-        self.written = written_bytes;
-        if has_progress {
-            self.active = now;
-        }
-        self.stalled = match self.stalled {
-            _ if self.outbox.is_empty() => None,
-            Some(since) if !has_progress => Some(since),
-            _ => Some(now),
-        };
-        written
-    }
-
-    /// Adds the counts of this turn to the counters.
-    fn count(&self, batch: &mut Batch) {
-        let batch = std::mem::take(batch);
-        let cells = &self.live.cells;
-        if batch.started + batch.messages > 0 {
-            self.entry.add_requests_on_one_thread(batch.started + batch.messages);
-            cells.requests_started.add(batch.started);
-            cells.messages.add(batch.messages);
-        }
-        if batch.completed > 0 {
-            cells.requests_completed.add(batch.completed);
-        }
-        if batch.answered_at_once > 0
-            && let Some(began) = batch.began
-        {
-            cells.durations.record(began.elapsed(), batch.answered_at_once);
-        }
-        if self.live.counts_bytes {
-            cells.bytes_read.add(batch.bytes_read);
         }
     }
 }

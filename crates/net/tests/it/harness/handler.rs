@@ -232,6 +232,12 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
                 world.note(next().expect("a name"));
                 Reply::Now(text("stalled"))
             }
+            // Notes how many streams have answers that are not written.
+            "count-unwritten" => {
+                let count = world.outboxes().iter().filter(|outbox| !outbox.is_empty()).count();
+                world.note(count.to_string());
+                Reply::Now(text("counted"))
+            }
             // Blocks the thread until this is noted.
             "stop" => {
                 let name = next().expect("a name");
