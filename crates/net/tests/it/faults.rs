@@ -193,11 +193,13 @@ async fn a_panic_while_a_connection_opens_is_counted(way: Way) {
         let mut other = fixture.dial(way).await;
         other.assert_served().await;
         fixture.world.note(when);
-        let mut peer = fixture.dial(way).await;
-        assert!(!peer.is_admitted().await, "{n}");
+        // The connection may be closed before the client has opened its stream.
+        if let Ok(mut peer) = fixture.try_dial(way).await {
+            assert!(!peer.is_admitted().await, "{n}");
+        }
         until("it is counted", || fixture.totals().panics == 1).await;
         other.assert_served().await;
-        drop((peer, other));
+        drop(other);
         fixture.assert_all_released().await;
     }
 }
