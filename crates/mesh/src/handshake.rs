@@ -20,6 +20,14 @@ use crate::store;
 /// Time for which the second one of two links is still read.
 const DRAIN: Duration = Duration::from_millis(500);
 
+/// Place of a new link among those to its site.
+struct Placed {
+    /// Link that stays instead of the new one.
+    kept: Option<Arc<Link>>,
+    /// `true` if the site has restarted since it was last linked.
+    is_restarted: bool,
+}
+
 impl Running {
     /// Accepts connections of sites that dial.
     pub(crate) async fn accept(self: Arc<Self>) {
@@ -168,38 +176,7 @@ impl Running {
         let peer = (member.site.clone(), member.role, instance);
         let (link, write) = Link::new(self.next_link(), peer, is_dialed, connection.clone(), control.send);
         let link = Arc::new(link);
-        let kept = {
-            let mut links = self.links.lock();
-            if links.get(&link.site).is_some_and(|other| other.is_open() && other.instance > link.instance) {
-                // A node that led a cluster before, and does not know yet that another one does.
-                return Err(Error::new(ErrorKind::Denied, "another node of this site has been linked since"));
-            }
-            let double = links.get(&link.site).filter(|other| other.is_double(&link)).cloned();
-            if let Some(other) = double.filter(|_| !self.prefers(&link)) {
-                Some(other)
-            } else {
-                *self.isolated_since.lock() = None;
-                if let Some(other) = links.insert(link.site.clone(), link.clone()) {
-                    self.end_replaced(other, &link);
-                }
-                None
-            }
-        };
-        // It may have been removed during the handshake. A removal from now on finds the link.
-        let key = key_of_peer(&connection);
-        let is_member = |key| self.members.lock().of_key(key).is_some_and(|known| known.site == member.site);
-        if !key.is_some_and(is_member) {
-            let text = "this site was removed from the mesh";
-            connection.close(code::REFUSED.into(), text.as_bytes());
-            self.lose_link(&link, Some(text.to_owned()));
-            return Err(Error::new(ErrorKind::Denied, text));
-        }
-        let is_restarted =
-            self.runs.lock().insert(link.site.clone(), instance).is_some_and(|before| before != instance);
-        if is_restarted {
-            // Before its frames are read: what it advertises on this link is of its new run.
-            self.forget_interest_of(&link.site);
-        }
+        let Placed { kept, is_restarted } = self.place(&link)?;
         admit(&connection);
         self.spawn(write);
         self.spawn(self.clone().read_control(link.clone(), control.receive));
@@ -228,6 +205,43 @@ impl Running {
         self.learn(vec![member], Some(&link.site));
         self.changed.notify_one();
         Ok(())
+    }
+
+    /// Decides between a link that is not read yet and another one to the site, and forgets what the former run of the
+    /// site has announced: what is read from this link on is of its new run.
+    fn place(self: &Arc<Self>, link: &Arc<Link>) -> Result<Placed> {
+        let kept = {
+            let mut links = self.links.lock();
+            if links.get(&link.site).is_some_and(|other| other.is_open() && other.instance > link.instance) {
+                // A node that led a cluster before, and does not know yet that another one does.
+                return Err(Error::new(ErrorKind::Denied, "another node of this site has been linked since"));
+            }
+            let double = links.get(&link.site).filter(|other| other.is_double(link)).cloned();
+            if let Some(other) = double.filter(|_| !self.prefers(link)) {
+                Some(other)
+            } else {
+                *self.isolated_since.lock() = None;
+                if let Some(other) = links.insert(link.site.clone(), link.clone()) {
+                    self.end_replaced(other, link);
+                }
+                None
+            }
+        };
+        // It may have been removed during the handshake. A removal from now on finds the link.
+        let key = key_of_peer(&link.connection);
+        let is_member = |key| self.members.lock().of_key(key).is_some_and(|known| known.site == link.site);
+        if !key.is_some_and(is_member) {
+            let text = "this site was removed from the mesh";
+            link.connection.close(code::REFUSED.into(), text.as_bytes());
+            self.lose_link(link, Some(text.to_owned()));
+            return Err(Error::new(ErrorKind::Denied, text));
+        }
+        let before = self.runs.lock().insert(link.site.clone(), link.instance);
+        let is_restarted = before.is_some_and(|before| before != link.instance);
+        if is_restarted {
+            self.forget_interest_of(&link.site);
+        }
+        Ok(Placed { kept, is_restarted })
     }
 
     /// Returns `true` if this link stays, of two to the same site that were dialed from both ends: it is the one from
@@ -304,3 +318,7 @@ impl fmt::Write for Name {
         if length < text.len() { Err(fmt::Error) } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+#[path = "handshake_tests.rs"]
+mod tests;
