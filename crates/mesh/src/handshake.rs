@@ -1,6 +1,7 @@
 //! How a link is made: dialing, accepting, joining, and the checks of both sides.
 
 use std::fmt::{self, Write};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use engine::mesh::{Member, SiteKey, SiteRole};
 use engine::{Error, ErrorKind, Result};
 use tokio::task::JoinSet;
 
+use crate::control::{HANDOVER, Turn};
 use crate::endpoints::{Endpoints, admit};
 use crate::frame::{Frame, VERSION};
 use crate::identity::key_of_peer;
@@ -104,7 +106,7 @@ impl Running {
         };
         check_version(version)?;
         control.write(&self.hello()).await?;
-        self.establish((instance, member), false, connection.clone(), control)
+        self.establish((instance, member), false, connection.clone(), control, None)
     }
 
     /// Returns the first frame of this site on a link.
@@ -155,23 +157,36 @@ impl Running {
     async fn dial_at(self: &Arc<Self>, address: &str, member: &Member) -> Result<()> {
         let connection = connect(&self.endpoints, address, member.key).await?;
         let mut control = Control::open(&connection).await?;
+        // The peer may send frames on this connection first, and then on one that it has dialed, which stays.
+        let mut turn = (*self.site() > member.site).then(|| self.try_turn(&member.site)).flatten();
         control.write(&self.hello()).await?;
-        let (version, instance, answered) = match control.read(&connection).await? {
+        let answer = {
+            let mut answer = pin!(control.read(&connection));
+            match tokio::time::timeout(HANDOVER, &mut answer).await {
+                Ok(answer) => answer?,
+                Err(_) => {
+                    turn = None;
+                    answer.await?
+                }
+            }
+        };
+        let (version, instance, answered) = match answer {
             Frame::Hello { version, instance, member } => (version, instance, member),
             other => return Err(unexpected(&other)),
         };
         check_version(version)?;
         self.check_member(&answered, member.key)?;
-        self.establish((instance, answered), true, connection, control)
+        self.establish((instance, answered), true, connection, control, turn)
     }
 
-    /// Begins to use a connection whose handshake is complete.
+    /// Begins to use a connection whose handshake is complete, and which may have the turn of the links to its site.
     pub(crate) fn establish(
         self: &Arc<Self>,
         (instance, member): (u64, Member),
         is_dialed: bool,
         connection: quinn::Connection,
         control: Control,
+        turn: Option<Turn>,
     ) -> Result<()> {
         let peer = (member.site.clone(), member.role, instance);
         let (link, write) = Link::new(self.next_link(), peer, is_dialed, connection.clone(), control.send);
@@ -179,8 +194,11 @@ impl Running {
         let Placed { kept, is_restarted } = self.place(&link)?;
         admit(&connection);
         self.spawn(write);
-        self.spawn(self.clone().read_control(link.clone(), control.receive));
         self.spawn(self.clone().receive_streams(link.clone()));
+        if kept.is_none() || turn.is_some() {
+            // Without a turn, the frames of a link that is not kept would come after those of the one that is.
+            self.spawn(self.clone().read_control(link.clone(), control.receive, turn));
+        }
         if let Some(other) = kept {
             // The other site may have begun to use it.
             self.end_replaced(link, &other);
@@ -254,7 +272,7 @@ impl Running {
     /// sent on it has arrived.
     fn end_replaced(&self, link: Arc<Link>, by: &Link) {
         let is_double = link.is_double(by);
-        link.is_replaced.store(true, Ordering::Relaxed);
+        link.replace();
         let close = move || link.connection.close(code::DUPLICATE.into(), b"the two sites have another link");
         if !is_double {
             return close();

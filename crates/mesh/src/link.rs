@@ -1,15 +1,14 @@
 //! A link: the connection of two sites, its control frames, and the reasons for which it ends.
 
 use std::collections::HashSet;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use engine::mesh::{SiteName, SiteRole};
 use engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
-use quinn::{Connection, ConnectionError, RecvStream, SendStream};
-use tokio::sync::mpsc;
+use quinn::{Connection, ConnectionError, ReadExactError, RecvStream, SendStream};
+use tokio::sync::{mpsc, watch};
 
 use crate::frame::{CONTROL_BYTES_MAX, Frame};
 
@@ -19,6 +18,9 @@ pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const CONTROL_FRAMES_MAX: usize = 4096;
 /// Priority of the control stream over those of topics, whose priority is 0.
 const CONTROL_PRIORITY: i32 = 1;
+
+/// Reason of a link whose control stream has ended without a link that replaces it.
+pub(crate) const CONTROL_ENDED: &str = "the control stream ended";
 
 /// Codes with which a site closes a connection, or stops a stream.
 pub(crate) mod code {
@@ -46,8 +48,9 @@ pub(crate) struct Link {
     pub is_dialed: bool,
     pub connection: Connection,
     /// `true` once there is another link to the site, on which everything is sent.
-    pub is_replaced: AtomicBool,
-    control: mpsc::Sender<Bytes>,
+    replaced: watch::Sender<bool>,
+    /// Control frames that wait to be sent; `None` once the link is replaced.
+    control: Mutex<Option<mpsc::Sender<Bytes>>>,
     /// Sites to which that one relays.
     pub relays_to: Mutex<HashSet<SiteName>>,
 }
@@ -77,13 +80,14 @@ impl Control {
 
     /// Reads a frame of the handshake.
     pub async fn read(&mut self, connection: &Connection) -> Result<Frame> {
-        match within(read_frame(&mut self.receive)).await? {
-            // The reason is on the connection, and may arrive just after the end of its stream.
-            Err(error) if error.kind == ErrorKind::Disconnected => {
-                Err(tokio::time::timeout(HANDSHAKE_TIMEOUT, connection.closed()).await.map_or(error, closed))
-            }
-            read => read,
-        }
+        let error = match within(read_frame(&mut self.receive)).await? {
+            Ok(Some(frame)) => return Ok(frame),
+            Ok(None) => Error::new(ErrorKind::Disconnected, CONTROL_ENDED),
+            Err(error) if error.kind == ErrorKind::Disconnected => error,
+            Err(error) => return Err(error),
+        };
+        // The reason is on the connection, and may arrive just after the end of its stream.
+        Err(tokio::time::timeout(HANDSHAKE_TIMEOUT, connection.closed()).await.map_or(error, closed))
     }
 }
 
@@ -97,18 +101,38 @@ impl Link {
         send: SendStream,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (control, queue) = mpsc::channel(CONTROL_FRAMES_MAX);
-        let (is_replaced, relays_to) = (AtomicBool::new(false), Mutex::default());
-        let link = Self { number, site, role, instance, is_dialed, connection, is_replaced, control, relays_to };
+        let (replaced, control, relays_to) = (watch::Sender::new(false), Mutex::new(Some(control)), Mutex::default());
+        let link = Self { number, site, role, instance, is_dialed, connection, replaced, control, relays_to };
         (link, write_frames(send, queue))
     }
 
-    /// Sends a control frame. If the peer takes none for long, the link ends.
-    pub fn send(&self, frame: &Frame) {
+    /// Sends a control frame. If the peer takes none for long, the link ends. Returns `false` if the link is replaced:
+    /// the frame has to be sent on the other one.
+    pub fn send(&self, frame: &Frame) -> bool {
         let mut bytes = BytesMut::new();
         frame.put(&mut bytes);
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.control.try_send(bytes.freeze()) {
+        let control = self.control.lock();
+        let Some(queue) = &*control else { return false };
+        if let Err(mpsc::error::TrySendError::Full(_)) = queue.try_send(bytes.freeze()) {
             self.connection.close(code::PROTOCOL.into(), b"control frames are not read");
         }
+        true
+    }
+
+    /// Notes that there is another link to the site. The control stream of this one ends after the frames that wait.
+    pub fn replace(&self) {
+        self.replaced.send_replace(true);
+        *self.control.lock() = None;
+    }
+
+    pub fn is_replaced(&self) -> bool {
+        *self.replaced.borrow()
+    }
+
+    /// Waits until there is another link to the site.
+    pub async fn until_replaced(&self) {
+        // The sender is in this value.
+        self.replaced.subscribe().wait_for(|replaced| *replaced).await.map(drop).unwrap_or_default();
     }
 
     pub fn is_open(&self) -> bool {
@@ -133,10 +157,14 @@ async fn write_frames(mut send: SendStream, mut queue: mpsc::Receiver<Bytes>) {
     }
 }
 
-/// Reads a control frame.
-pub(crate) async fn read_frame(receive: &mut RecvStream) -> Result<Frame> {
+/// Reads a control frame. Returns `None` at the end of the stream.
+pub(crate) async fn read_frame(receive: &mut RecvStream) -> Result<Option<Frame>> {
     let mut length = [0; 4];
-    receive.read_exact(&mut length).await.map_err(|error| disconnected(&error))?;
+    match receive.read_exact(&mut length).await {
+        Ok(()) => {}
+        Err(ReadExactError::FinishedEarly(0)) => return Ok(None),
+        Err(error) => return Err(disconnected(&error)),
+    }
     let length = u32::from_be_bytes(length) as usize;
     if length > CONTROL_BYTES_MAX {
         return Err(Error::malformed(format!("a control frame has {length} bytes, at most {CONTROL_BYTES_MAX}")));
@@ -148,7 +176,7 @@ pub(crate) async fn read_frame(receive: &mut RecvStream) -> Result<Frame> {
             None => return Err(Error::malformed("a control frame is cut short")),
         }
     }
-    Frame::decode(body.freeze())
+    Frame::decode(body.freeze()).map(Some)
 }
 
 /// Waits for a step of a handshake.

@@ -682,7 +682,7 @@ impl Running {
 
     /// Returns `true` if there is a better path to a site than the one on which a topic is sent.
     pub(crate) fn is_outdated(&self, path: &Path, site: &SiteName) -> bool {
-        let is_replaced = path.link().is_replaced.load(Ordering::Relaxed);
+        let is_replaced = path.link().is_replaced();
         is_replaced || (matches!(path, Path::Relayed(_)) && self.links.lock().contains_key(site))
     }
 

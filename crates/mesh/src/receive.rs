@@ -150,7 +150,7 @@ impl Running {
             let mut bytes = chunk.bytes;
             from.receives.take(bytes.len() as u64).await;
             to.sends.take(bytes.len() as u64).await;
-            if is_live && next.is_replaced.load(Ordering::Relaxed) {
+            if is_live && next.is_replaced() {
                 // The receiver publishes from the next stream when this one has ended, and none ends within a batch.
                 let rest = bytes.split_to(place.pass_batch(&bytes));
                 write_relayed(&mut send, rest).await?;

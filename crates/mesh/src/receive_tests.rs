@@ -69,7 +69,7 @@ async fn a_stream_is_relayed_on_the_link_that_replaces_another_one() {
     let former = hub.links.lock()[&name("z")].clone();
     let member = hub.members.lock().get(&name("z")).cloned().expect("a member");
     hub.dial(&member).await.expect("linked");
-    assert!(former.is_replaced.load(Ordering::Relaxed));
+    assert!(former.is_replaced());
     stream.write_all(&cut).await.expect("written");
     stream.write_all(&batch(2)).await.expect("written");
     until_received(3).await;

@@ -119,6 +119,8 @@ pub(crate) struct PathState {
     pub takes_turns: bool,
     /// `true` once its interest was forgotten because it could not be reached.
     is_forgotten: bool,
+    /// Held by the link to the site whose control frames are read. The next one waits for it.
+    turns: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Counts of how records found their way. The direct route to a site is its link.
@@ -305,14 +307,15 @@ impl Running {
 
     /// Sends a control frame to another site, if there is a way to it.
     pub fn send_to(&self, site: &SiteName, frame: Frame) {
-        match self.path(site) {
+        // A link that was replaced since has not taken it.
+        while !match self.path(site) {
             Some(Path::Direct(link)) => link.send(&frame),
             Some(Path::Relayed(hub)) => {
-                let frame = Box::new(frame);
-                hub.send(&Frame::Relayed { from: self.site().clone(), to: site.clone(), frame });
+                let frame = Box::new(frame.clone());
+                hub.send(&Frame::Relayed { from: self.site().clone(), to: site.clone(), frame })
             }
-            None => {}
-        }
+            None => true,
+        } {}
     }
 
     /// Returns all sites that can be reached, with this one, in the order of their names.
@@ -371,6 +374,12 @@ impl Running {
             });
         }
         self.changed.notify_one();
+    }
+
+    /// Returns the turns of the links to a site.
+    pub fn turns_of(&self, site: &SiteName) -> Arc<tokio::sync::Mutex<()>> {
+        let now = Instant::now();
+        self.paths.lock().entry(site.clone()).or_insert_with(|| PathState::new(now)).turns.clone()
     }
 
     /// Lets one of this site and a new one wait for the other to dial, and this one not dial for some time.
@@ -613,7 +622,9 @@ impl Running {
         let links: Vec<Arc<Link>> = self.links.lock().values().cloned().collect();
         let linked: Vec<SiteName> = links.iter().map(|link| link.site.clone()).collect();
         if linked != *told {
-            links.iter().for_each(|link| link.send(&Frame::Linked(linked.clone())));
+            for link in links {
+                link.send(&Frame::Linked(linked.clone()));
+            }
             *told = linked;
         }
     }
@@ -631,6 +642,7 @@ impl PathState {
             link: None,
             takes_turns: false,
             is_forgotten: false,
+            turns: Arc::default(),
         }
     }
 }

@@ -254,7 +254,7 @@ impl Site {
                 members.merge(own)?;
                 members.merge(inviter.clone())?;
             }
-            running.establish((instance, inviter), true, connection, control)
+            running.establish((instance, inviter), true, connection, control, None)
         };
         if let Err(error) = joined.await {
             self.end("the site did not join");
