@@ -19,8 +19,10 @@ use crate::link::{Control, Link, closed, code, within};
 use crate::running::{DIAL_PATIENCE, ENTRIES_PER_FRAME, HANDSHAKES_UNPROVED_MAX, PathState, Running};
 use crate::store;
 
-/// Time for which the second one of two links is still read.
-const DRAIN: Duration = Duration::from_millis(500);
+/// Time without bytes of streams after which a link that another one replaces ends.
+const DRAINED_AFTER: Duration = Duration::from_secs(5);
+/// Maximum links of all sites that another one replaces and that have not ended. Each site has at most one.
+const DRAINING_MAX: usize = 128;
 
 /// Place of a new link among those to its site.
 struct Placed {
@@ -268,20 +270,44 @@ impl Running {
         link.is_dialed == (*self.site() < link.site)
     }
 
-    /// Ends a link that another one replaces: at once if it is a former one of the peer, and otherwise when what was
-    /// sent on it has arrived.
-    fn end_replaced(&self, link: Arc<Link>, by: &Link) {
+    /// Ends a link that another one replaces: immediately if it is a former one of the peer, and otherwise when nothing
+    /// moves on its streams any more.
+    fn end_replaced(self: &Arc<Self>, link: Arc<Link>, by: &Link) {
         let is_double = link.is_double(by);
         link.replace();
-        let close = move || link.connection.close(code::DUPLICATE.into(), b"the two sites have another link");
         if !is_double {
-            return close();
+            return close_replaced(&link);
         }
-        self.spawn(async move {
-            tokio::time::sleep(DRAIN).await;
-            close();
-        });
+        let exceeding = {
+            let mut draining = self.draining.lock();
+            let of_site = draining.iter().position(|other| other.site == link.site);
+            let exceeding = of_site.or((draining.len() >= DRAINING_MAX).then_some(0)).map(|at| draining.remove(at));
+            draining.push(link.clone());
+            exceeding
+        };
+        if let Some(exceeding) = exceeding {
+            close_replaced(&exceeding);
+        }
+        self.spawn(self.clone().drain(link));
     }
+
+    /// Waits until nothing moves on the streams of a link any more, and closes it.
+    async fn drain(self: Arc<Self>, link: Arc<Link>) {
+        let mut moved = None;
+        while moved != Some(link.stream_frames()) {
+            moved = Some(link.stream_frames());
+            tokio::select! {
+                () = tokio::time::sleep(DRAINED_AFTER) => {}
+                _ = link.connection.closed() => break,
+            }
+        }
+        close_replaced(&link);
+        self.draining.lock().retain(|other| !Arc::ptr_eq(other, &link));
+    }
+}
+
+fn close_replaced(link: &Link) {
+    link.connection.close(code::DUPLICATE.into(), b"the two sites have another link");
 }
 
 /// Connects to a site that has a key.

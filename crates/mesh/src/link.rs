@@ -135,6 +135,12 @@ impl Link {
         self.replaced.subscribe().wait_for(|replaced| *replaced).await.map(drop).unwrap_or_default();
     }
 
+    /// Returns the number of frames with bytes of streams that were sent and received so far.
+    pub fn stream_frames(&self) -> u64 {
+        let stats = self.connection.stats();
+        stats.frame_tx.stream + stats.frame_rx.stream
+    }
+
     pub fn is_open(&self) -> bool {
         self.connection.close_reason().is_none()
     }

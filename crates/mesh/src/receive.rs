@@ -126,7 +126,6 @@ impl Running {
         }
         let (mut next, mut send) = self.open_relayed(&head).await?;
         let mut place = Place::default();
-        // A copy is asked for again on another link.
         let is_live = head.origin.is_none();
         let (from, to) = (self.traffic_of(&head.from), self.traffic_of(&head.to));
         loop {
@@ -147,6 +146,10 @@ impl Running {
                 }
             };
             let Some(chunk) = read else { break };
+            if !is_live && next.is_replaced() {
+                // A copy is asked for again on the other link, and does not keep this one.
+                return Err(Error::new(ErrorKind::Disconnected, format!("there is another link to {}", head.to)));
+            }
             let mut bytes = chunk.bytes;
             from.receives.take(bytes.len() as u64).await;
             to.sends.take(bytes.len() as u64).await;

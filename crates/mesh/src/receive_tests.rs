@@ -40,7 +40,43 @@ fn batch(number: u64) -> BytesMut {
     bytes
 }
 
-/// Two sites that dial each other have two links for half a second, and a stream that is relayed has no end.
+/// Two sites that dial each other have two links for some time.
+#[tokio::test]
+async fn records_that_are_still_under_way_on_a_link_that_is_replaced_are_not_lost() {
+    let name = |text: &str| SiteName::parse(text).expect("a name");
+    let site = TestSite::first("a").await;
+    let (to, from) = (site.running(), TestSite::join("b", &site).await);
+    site.create("news").await;
+    let traffic = to.traffic_of(&name("b"));
+    let until_received = async |count| {
+        until(&format!("{count} records"), || traffic.received_records.load(Ordering::Relaxed) == count).await;
+    };
+    let link = from.running().links.lock()[&name("a")].connection.clone();
+    let mut stream = link.open_uni().await.expect("open");
+    let topic = TopicName::parse("news").expect("a name");
+    let (is_confirmed, groups) = (false, Groups::All);
+    let head = Head { from: name("b"), run: 1, to: name("a"), topic, origin: None, is_confirmed, groups };
+    let mut bytes = BytesMut::new();
+    head.put(&mut bytes);
+    bytes.extend_from_slice(&batch(0));
+    let mut cut = batch(1);
+    bytes.extend_from_slice(&cut.split_to(20));
+    stream.write_all(&bytes).await.expect("written");
+    until_received(1).await;
+    let former = to.links.lock()[&name("b")].clone();
+    let member = to.members.lock().get(&name("b")).cloned().expect("a member");
+    to.dial(&member).await.expect("linked");
+    assert!(former.is_replaced());
+    // The network is slow.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    stream.write_all(&cut).await.expect("written");
+    until_received(2).await;
+    assert_eq!(traffic.lost_records.load(Ordering::Relaxed), 0);
+    until("the former link has ended", || !former.is_open() && to.draining.lock().is_empty()).await;
+    assert!(to.links.lock()[&name("b")].is_open());
+}
+
+/// Two sites that dial each other have two links for some time, and a stream that is relayed has no end.
 #[tokio::test]
 async fn a_stream_is_relayed_on_the_link_that_replaces_another_one() {
     let name = |text: &str| SiteName::parse(text).expect("a name");

@@ -54,7 +54,12 @@ pub(crate) struct Running {
     began: Instant,
     pub endpoints: Endpoints,
     pub members: Mutex<Members>,
+    /// Link to each site, on which everything is sent.
+    ///
+    /// Locked before `draining`.
     pub links: Mutex<BTreeMap<SiteName, Arc<Link>>>,
+    /// Links that another one has replaced and that have not ended, in the order in which they were replaced.
+    pub draining: Mutex<Vec<Arc<Link>>>,
     pub paths: Mutex<HashMap<SiteName, PathState>>,
     pub traffic: Mutex<HashMap<SiteName, Arc<Traffic>>>,
     pub routes: Routes,
@@ -197,6 +202,7 @@ impl Running {
             endpoints,
             members: Mutex::new(members),
             links: Mutex::default(),
+            draining: Mutex::default(),
             paths: Mutex::default(),
             traffic: Mutex::default(),
             routes: Routes::default(),
@@ -447,8 +453,10 @@ impl Running {
 
     /// Disconnects a site that was removed, and forgets its interest.
     pub fn drop_site(self: &Arc<Self>, site: &SiteName, key: SiteKey) {
-        let link = self.links.lock().get(site).cloned();
-        if let Some(link) = link.filter(|link| key_of_peer(&link.connection) == Some(key)) {
+        let current = self.links.lock().get(site).cloned();
+        let draining = self.draining.lock().iter().find(|link| link.site == *site).cloned();
+        let is_of_key = |link: &Arc<Link>| key_of_peer(&link.connection) == Some(key);
+        for link in current.into_iter().chain(draining).filter(is_of_key) {
             // The frame that tells it may not arrive any more.
             link.connection.close(code::REFUSED.into(), b"this site was removed from the mesh");
             self.lose_link(&link, Some("it was removed from the mesh, or has left it".to_owned()));
