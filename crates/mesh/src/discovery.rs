@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::mesh::{
-    Announcement, AnnouncementKind, Directory, Interest, Lookup, MeshStats, SiteName, Sites, SubscriberCache, owners,
+    Announcement, AnnouncementKind, Directory, Interest, Lookup, MeshStats, Owners, SiteName, Sites, SubscriberCache,
+    owners,
 };
 use engine::{Error, ErrorKind, Result, TopicName};
 use parking_lot::Mutex;
@@ -88,8 +89,8 @@ pub(crate) struct Discovery {
 /// Lookup that waits for the answers of the owners of its topic. There are at most three.
 struct Pending {
     topic: TopicName,
-    /// Number of owners that have not answered.
-    left: usize,
+    /// Owners that were asked and have not answered.
+    awaited: Owners,
     answers: mpsc::UnboundedSender<Vec<SiteName>>,
 }
 
@@ -277,19 +278,24 @@ impl Running {
     }
 
     /// Takes the answer of an owner over. The first ones are those that a lookup waits for; any other one is a change.
+    /// Ignores a site that was not asked, or has answered.
     pub(crate) fn on_found(self: &Arc<Self>, id: u64, from: &SiteName, sites: Vec<SiteName>) {
-        let Some(topic) = self.discovery.pending.lock().get(&id).map(|of| of.topic.clone()) else { return };
+        let topic = {
+            let pending = self.discovery.pending.lock();
+            let Some(of) = pending.get(&id).filter(|of| of.awaited.contains(from)) else { return };
+            of.topic.clone()
+        };
         let all = self.note_view(&topic, from, sites);
-        self.on_noted_answer(id, &topic, all);
+        self.on_noted_answer(id, from, &topic, all);
     }
 
-    fn on_noted_answer(self: &Arc<Self>, id: u64, topic: &TopicName, all: Vec<SiteName>) {
+    fn on_noted_answer(self: &Arc<Self>, id: u64, from: &SiteName, topic: &TopicName, all: Vec<SiteName>) {
         let answers = {
             let mut pending = self.discovery.pending.lock();
             let Some(of) = pending.get_mut(&id) else { return };
-            of.left = of.left.saturating_sub(1);
+            of.awaited.retain(|owner| owner != from);
             let answers = of.answers.clone();
-            if of.left == 0 {
+            if of.awaited.is_empty() {
                 pending.remove(&id);
             }
             answers
@@ -449,12 +455,12 @@ impl Running {
         self.discovery.watched.lock().insert(topic.clone(), Some(self.clock_ms()));
         let (sender, mut answers) = mpsc::unbounded_channel();
         let owners = owners(topic, self.reachable().iter());
-        let pending = Pending { topic: topic.clone(), left: owners.len(), answers: sender };
+        let pending = Pending { topic: topic.clone(), awaited: owners.clone(), answers: sender };
         self.discovery.pending.lock().insert(id, pending);
         for owner in &owners {
             if owner == self.site() {
                 let all = self.answer(owner, topic, WATCH_MS, |sites| self.note_view(topic, owner, sites));
-                self.on_noted_answer(id, topic, all);
+                self.on_noted_answer(id, owner, topic, all);
             } else {
                 self.send_to(owner, Frame::LookUp { id, topic: topic.clone(), watch_ms: WATCH_MS });
             }

@@ -95,3 +95,17 @@ async fn an_answer_to_the_run_before_is_not_taken_for_one_to_another_lookup() {
     }
     assert_eq!(*lookup.await.expect("answered").sites, []);
 }
+
+/// An answer of no reader is one of those that a lookup counts.
+#[tokio::test]
+async fn an_answer_of_a_site_that_is_not_awaited_is_not_taken_for_that_of_an_owner() {
+    let Pair { a, b, topic, .. } = &Pair::start().await;
+    let mut lookup = pin!(a.refresh(topic));
+    assert!(lookup.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "b has not answered");
+    let id = a.lookup_id(a.discovery.lookups.load(Ordering::Relaxed) - 1);
+    for other in ["a", "c"] {
+        a.on_found(id, &SiteName::parse(other).expect("a name"), Vec::new());
+    }
+    a.on_found(id, b, vec![b.clone()]);
+    assert_eq!(*lookup.await.expect("answered").sites, *std::slice::from_ref(b));
+}
