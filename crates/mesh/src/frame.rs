@@ -36,13 +36,13 @@
 //! (8), the site that receives (text) and the topic (text).
 //!
 //! Kind 1 is a live topic, and the run that of the topic at the site of the publishers. Then the head has 1 (1) if a
-//! frame of kind 15 from the receiver has confirmed the run, or 0 (1). It ends with the queue groups that get the
-//! records at the receiver: 0 (1) for all, or 1 (1), their number (2) and their names (texts, in their order). A
-//! receiver that does not take the topic stops the stream with code 4. Each batch has its length (4), the number of its
-//! first record (8), the partition (4) and its bytes. A site numbers the records of a topic for each receiver, from 0
-//! on: a number that was skipped tells that records were lost. The receiver answers the first batch of a stream whose
-//! run is not confirmed with a frame of kind 15. If it does not know a confirmed run, it has restarted, and the records
-//! before were not lost.
+//! frame of kind 15 from the receiver has confirmed the run, or the receiver has restarted since it was first sent
+//! records of it, and 0 (1) otherwise. It ends with the queue groups that get the records at the receiver: 0 (1) for
+//! all, or 1 (1), their number (2) and their names (texts, in their order). A receiver that does not take the topic
+//! stops the stream with code 4. Each batch has its length (4), the number of its first record (8), the partition (4)
+//! and its bytes. A site numbers the records of a topic for each receiver, from 0 on: a number that was skipped tells
+//! that records were lost. The receiver answers the first batch of a stream whose run is not confirmed with a frame of
+//! kind 15. If it does not know a confirmed run, it has restarted, and the records before were not lost.
 //!
 //! Kind 2 answers a frame of kind 12, and has its run. The head ends with the id of the topic (16) and the number of
 //! its partitions (4). Then follow steps of partitions, each with its kind (1: a batch; 2: no records up to an offset;
@@ -278,7 +278,8 @@ pub struct Head {
     pub topic: TopicName,
     /// Topic that is copied; `None` for a live one.
     pub origin: Option<Origin>,
-    /// `true` if the receiver has confirmed that records of this run of a live topic have arrived.
+    /// `true` if the receiver has confirmed that records of this run of a live topic have arrived, or has restarted
+    /// since it was first sent some.
     pub is_confirmed: bool,
     /// Queue groups that get the records of a live topic.
     pub groups: Groups,

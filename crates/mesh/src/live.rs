@@ -72,8 +72,8 @@ pub(crate) struct Outgoing {
     joined: Mutex<BTreeMap<PartitionId, Offset>>,
     /// Records that each site was sent.
     sent: Mutex<BTreeMap<SiteName, Sent>>,
-    /// Sites that have confirmed that records of this run have arrived there.
-    confirmed: Mutex<BTreeSet<SiteName>>,
+    /// Sites to which streams of this run were opened.
+    receivers: Mutex<BTreeMap<SiteName, Receiver>>,
     ended: watch::Sender<bool>,
 }
 
@@ -169,6 +169,15 @@ impl Forward {
     }
 }
 
+/// Site that receives the records of a run.
+#[derive(Default)]
+struct Receiver {
+    /// Run of the site to which the first stream on its own link was opened.
+    instance: Option<u64>,
+    /// `true` once the site has confirmed that records have arrived.
+    is_confirmed: bool,
+}
+
 /// Records that a site was sent.
 #[derive(Clone, Default)]
 struct Sent {
@@ -194,7 +203,7 @@ impl Outgoing {
             own_groups: Mutex::default(),
             joined: Mutex::default(),
             sent: Mutex::default(),
-            confirmed: Mutex::default(),
+            receivers: Mutex::default(),
             ended: watch::Sender::new(false),
         }
     }
@@ -225,6 +234,16 @@ impl Outgoing {
             (*partition, joined.get(partition).map_or(*at, |joined| (*at).max(*joined)))
         };
         routed.iter().map(later).collect()
+    }
+
+    /// Returns `true` if records of this run have arrived at a site, or may have and it does not know them any more: it
+    /// has confirmed some, or has restarted since it was first sent some.
+    fn is_confirmed(&self, site: &SiteName, path: &Path) -> bool {
+        let mut receivers = self.receivers.lock();
+        let receiver = receivers.entry(site.clone()).or_default();
+        // The run of a site behind a hub is not known.
+        let Path::Direct(link) = path else { return receiver.is_confirmed };
+        receiver.is_confirmed || *receiver.instance.get_or_insert(link.instance) != link.instance
     }
 
     /// Waits until the router has looked the topic up for a record.
@@ -343,7 +362,7 @@ impl Running {
         // It is the only one of its run, so that none before it can be missed.
         let (is_confirmed, groups) = (true, Groups::All);
         let head = Head { from, run, to: to.clone(), topic: inbox.clone(), origin: None, is_confirmed, groups };
-        let mut stream = self.open_stream(&head).await?;
+        let mut stream = self.open_stream(&to, |_| head.clone()).await?;
         let mut head = BytesMut::new();
         BatchHead { length, number: 0, partition: 0 }.put(&mut head);
         stream.write(vec![head.freeze(), batch]).await?;
@@ -638,16 +657,16 @@ impl Running {
             let open = match stream {
                 Some(open) => open,
                 None => {
-                    let head = Head {
+                    let head = |path: &Path| Head {
                         from: self.site().clone(),
                         run: outgoing.run,
                         to: site.clone(),
                         topic: outgoing.topic.clone(),
                         origin: None,
-                        is_confirmed: outgoing.confirmed.lock().contains(site),
+                        is_confirmed: outgoing.is_confirmed(site, path),
                         groups: groups.clone(),
                     };
-                    match self.open_stream(&head).await {
+                    match self.open_stream(site, head).await {
                         // Records wait for a limit, and are not dropped for it.
                         Err(error) if error.kind == ErrorKind::Busy => {
                             tracing::warn!(topic = %outgoing.topic, %error, "records for another site wait");
@@ -676,7 +695,7 @@ impl Running {
         let outgoing = self.outgoing.lock().get(topic).filter(|of| of.run == run).cloned();
         // A hub may relay a frame of a site that was just removed, or lie.
         if let Some(outgoing) = outgoing.filter(|_| self.members.lock().get(from).is_some()) {
-            outgoing.confirmed.lock().insert(from.clone());
+            outgoing.receivers.lock().entry(from.clone()).or_default().is_confirmed = true;
         }
     }
 
@@ -686,21 +705,22 @@ impl Running {
         is_replaced || (matches!(path, Path::Relayed(_)) && self.links.lock().contains_key(site))
     }
 
-    /// Opens the stream of a topic to a site, and waits for a path to it for some time.
-    pub(crate) async fn open_stream(&self, head: &Head) -> Result<Stream> {
+    /// Opens the stream of a topic to a site, and waits for a path to it for some time. `head_on` returns the head of
+    /// a stream on a path.
+    pub(crate) async fn open_stream(&self, to: &SiteName, head_on: impl Fn(&Path) -> Head) -> Result<Stream> {
         let begin = Instant::now();
         loop {
-            if let Some(path) = self.path(&head.to) {
+            if let Some(path) = self.path(to) {
                 let opened = tokio::time::timeout(UNREACHABLE_AFTER, path.link().connection.open_uni()).await;
                 let opened = opened.map_err(|_elapsed| {
-                    Error::busy(format!("the link to {} has too many streams: they end when they are idle", head.to))
+                    Error::busy(format!("the link to {to} has too many streams: they end when they are idle"))
                 })?;
                 if let Ok(mut send) = opened {
-                    let mut bytes = BytesMut::new();
+                    let (head, mut bytes) = (head_on(&path), BytesMut::new());
                     head.put(&mut bytes);
                     // Without it the link has just ended, and there may be another path.
                     if send.write_all(&bytes).await.is_ok() {
-                        return Ok(Stream { send, path, groups: head.groups.clone() });
+                        return Ok(Stream { send, path, groups: head.groups });
                     }
                 }
             }
@@ -768,3 +788,7 @@ async fn refusal(stream: &mut Option<Stream>) -> bool {
 fn is_of_client(batch: &RecordBatch) -> bool {
     !batch.is_control() && !batch.producer().is_some_and(|producer| producer.is_mesh())
 }
+
+#[cfg(test)]
+#[path = "live_tests.rs"]
+mod tests;

@@ -120,7 +120,7 @@ impl Running {
             is_confirmed: false,
             groups: Groups::All,
         };
-        let mut stream = self.open_stream(&head).await?;
+        let mut stream = self.open_stream(to, |_| head.clone()).await?;
         stream.write(chunks).await?;
         let mut turn = 0;
         loop {
