@@ -106,8 +106,9 @@ impl Running {
     /// Handles a frame of discovery, of copies, or of live topics.
     fn on_frame_of(self: &Arc<Self>, from: &SiteName, frame: Frame) -> Result<(), Error> {
         match frame {
-            Frame::Advertise { instance, topic, ttl_ms } => self.on_advertise(from, instance, &topic, ttl_ms),
-            Frame::Withdraw { instance, topic } => self.on_withdraw(from, instance, &topic),
+            Frame::Advertise { epoch, topic, ttl_ms } => self.on_advertise(from, epoch, &topic, ttl_ms),
+            Frame::Withdraw { epoch, topic } => self.on_withdraw(from, epoch, &topic),
+            Frame::Advertised { epoch, topics } => self.on_advertised(from, epoch, topics),
             Frame::LookUp { id, topic, watch_ms } => self.on_look_up(from, id, topic, watch_ms),
             Frame::Found { id, sites } => self.on_found(id, from, sites),
             Frame::Changed { topic, sites } => self.on_changed(from, &topic, sites),

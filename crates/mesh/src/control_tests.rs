@@ -77,11 +77,11 @@ impl Peer {
     }
 
     fn advertise(&self) -> Frame {
-        Frame::Advertise { instance: self.b.instance, topic: self.topic.clone(), ttl_ms: 60_000 }
+        Frame::Advertise { epoch: self.b.instance, topic: self.topic.clone(), ttl_ms: 60_000 }
     }
 
     fn withdraw(&self) -> Frame {
-        Frame::Withdraw { instance: self.b.instance, topic: self.topic.clone() }
+        Frame::Withdraw { epoch: self.b.instance, topic: self.topic.clone() }
     }
 
     fn look_up(&self, id: u64) -> Frame {
@@ -168,4 +168,64 @@ async fn a_link_does_not_wait_for_long_for_one_that_it_replaces_and_that_is_not_
     peer.look_up(2).put(&mut bytes);
     control.send.write_all(&bytes).await.expect("written");
     assert_eq!(answers.recv().await, Some((2, Vec::new())));
+}
+
+/// Reads frames of a control stream up to one that a test looks for.
+async fn read_until(control: &mut Control, mut is_last: impl FnMut(&Frame) -> bool) {
+    let read = async {
+        loop {
+            match read_frame(&mut control.receive).await {
+                Ok(Some(frame)) if is_last(&frame) => return,
+                Ok(Some(_)) => {}
+                ended => panic!("{ended:?}"),
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), read).await.expect("in time");
+}
+
+#[tokio::test]
+async fn a_site_tells_all_topics_again_on_another_link() {
+    let peer = Peer::of("a").await;
+    peer.other.set_interest(&peer.topic, true, false);
+    let (mut told, mut all) = (Vec::new(), None);
+    for is_first in [true, false] {
+        let mut link = peer.dial().await;
+        let is_last = |frame: &Frame| match frame {
+            Frame::Advertise { epoch, .. } => {
+                told.push(*epoch);
+                is_first
+            }
+            Frame::Advertised { epoch, topics } => {
+                all = Some((*epoch, *topics));
+                true
+            }
+            _ => false,
+        };
+        read_until(&mut link.control, is_last).await;
+    }
+    assert!(told.len() == 2 && told[0] < told[1], "{told:?}");
+    assert_eq!(all, Some((told[1], 1)));
+}
+
+#[tokio::test]
+async fn a_topic_that_is_not_among_all_that_a_site_tells_again_is_forgotten() {
+    let peer = Peer::of("a").await;
+    let HandLink { mut control, connection: _connection } = peer.dial().await;
+    let epoch = peer.b.instance + 1;
+    for frame in [
+        peer.advertise(),
+        peer.look_up(1),
+        Frame::Advertised { epoch, topics: 1 },
+        peer.look_up(2),
+        Frame::Advertised { epoch, topics: 0 },
+        peer.look_up(3),
+    ] {
+        control.write(&frame).await.expect("written");
+    }
+    let mut answers = answers(control.receive);
+    for (id, sites) in [(1, vec![name("b")]), (2, vec![name("b")]), (3, vec![])] {
+        let answer = tokio::time::timeout(Duration::from_secs(30), answers.recv()).await.expect("in time");
+        assert_eq!(answer, Some((id, sites)), "one was lost before the second answer");
+    }
 }

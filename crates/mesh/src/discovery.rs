@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::mesh::{
-    Announcement, AnnouncementKind, Directory, Interest, Lookup, MeshStats, Owners, SiteName, Sites, SubscriberCache,
-    owners,
+    Advertised, Announcement, AnnouncementKind, Directory, Interest, Lookup, MeshStats, Owners, SiteName, Sites,
+    SubscriberCache, owners,
 };
 use engine::{Error, ErrorKind, Result, TopicName};
 use parking_lot::Mutex;
@@ -163,18 +163,23 @@ impl Running {
             });
         }
         self.watch_due(now_ms);
-        let due = self.discovery.interest.lock().interest.due(&sites, now_ms);
-        for Announcement { to, topic, kind } in due {
-            let instance = self.instance;
+        let (due, advertised) = {
+            let interest = &mut self.discovery.interest.lock().interest;
+            (interest.due(&sites, now_ms), interest.advertised())
+        };
+        for Announcement { to, arrival, topic, kind } in due {
+            let epoch = self.number_of_run(arrival);
             let is_here = to == *self.site();
             match kind {
-                AnnouncementKind::Advertise { ttl_ms } if is_here => self.on_advertise(&to, instance, &topic, ttl_ms),
-                AnnouncementKind::Withdraw if is_here => self.on_withdraw(&to, instance, &topic),
-                AnnouncementKind::Advertise { ttl_ms } => {
-                    self.send_to(&to, Frame::Advertise { instance, topic, ttl_ms });
-                }
-                AnnouncementKind::Withdraw => self.send_to(&to, Frame::Withdraw { instance, topic }),
+                AnnouncementKind::Advertise { ttl_ms } if is_here => self.on_advertise(&to, epoch, &topic, ttl_ms),
+                AnnouncementKind::Withdraw if is_here => self.on_withdraw(&to, epoch, &topic),
+                AnnouncementKind::Advertise { ttl_ms } => self.send_to(&to, Frame::Advertise { epoch, topic, ttl_ms }),
+                AnnouncementKind::Withdraw => self.send_to(&to, Frame::Withdraw { epoch, topic }),
             }
+        }
+        for Advertised { to, arrival, topics } in advertised {
+            let (epoch, topics) = (self.number_of_run(arrival), topics as u32);
+            self.send_to(&to, Frame::Advertised { epoch, topics });
         }
         let expired = self.discovery.directory.lock().sweep(now_ms);
         expired.into_iter().for_each(|(topic, watchers)| self.tell(&topic, watchers));
@@ -215,18 +220,24 @@ impl Running {
         }
     }
 
-    pub(crate) fn on_advertise(self: &Arc<Self>, from: &SiteName, instance: u64, topic: &TopicName, ttl_ms: u64) {
+    pub(crate) fn on_advertise(self: &Arc<Self>, from: &SiteName, epoch: u64, topic: &TopicName, ttl_ms: u64) {
         let now_ms = self.clock_ms();
-        let advertised = self.discovery.directory.lock().advertise(topic, from, instance, ttl_ms, now_ms);
+        let advertised = self.discovery.directory.lock().advertise(topic, from, epoch, ttl_ms, now_ms);
         match advertised {
             Ok(watchers) => self.tell(topic, watchers),
             Err(error) => tracing::warn!(site = %from, %topic, %error, "an advertised topic is not in the directory"),
         }
     }
 
-    pub(crate) fn on_withdraw(self: &Arc<Self>, from: &SiteName, instance: u64, topic: &TopicName) {
-        let watchers = self.discovery.directory.lock().withdraw(topic, from, instance);
+    pub(crate) fn on_withdraw(self: &Arc<Self>, from: &SiteName, epoch: u64, topic: &TopicName) {
+        let watchers = self.discovery.directory.lock().withdraw(topic, from, epoch);
         self.tell(topic, watchers);
+    }
+
+    /// Forgets what a site has advertised before, and not again on another path to this one: a withdrawal was lost.
+    pub(crate) fn on_advertised(self: &Arc<Self>, from: &SiteName, epoch: u64, topics: u32) {
+        let changes = self.discovery.directory.lock().complete(from, epoch, topics as usize);
+        changes.into_iter().for_each(|(topic, watchers)| self.tell(&topic, watchers));
     }
 
     /// Forgets that a site reads topics: it was removed, has restarted, or could not be reached for long.
@@ -236,7 +247,8 @@ impl Running {
         self.forget_listeners_of(site);
     }
 
-    /// Advertises everything to a site again whose part of the directory is empty after a restart.
+    /// Advertises everything to a site again: its part of the directory is empty after a restart, or frames on the path
+    /// before were lost.
     pub(crate) fn advertise_again(&self, site: &SiteName) {
         self.discovery.interest.lock().interest.reset_site(site, self.clock_ms());
     }
@@ -443,15 +455,11 @@ impl Running {
         found
     }
 
-    /// Returns the id of a lookup. A hub may relay an answer to a run of this site before, whose ids were others.
-    fn lookup_id(&self, number: u64) -> u64 {
-        (self.instance << 20).wrapping_add(number)
-    }
-
     /// Asks all owners of a topic which sites read it. The first answer that names some is used, and later ones as
     /// changes; it takes all answers to find that there is none.
     async fn look_up(self: &Arc<Self>, topic: &TopicName) -> Result<Vec<SiteName>> {
-        let id = self.lookup_id(self.discovery.lookups.fetch_add(1, Ordering::Relaxed));
+        // A hub may relay an answer to a run of this site before, whose ids were others.
+        let id = self.number_of_run(self.discovery.lookups.fetch_add(1, Ordering::Relaxed));
         self.discovery.watched.lock().insert(topic.clone(), Some(self.clock_ms()));
         let (sender, mut answers) = mpsc::unbounded_channel();
         let owners = owners(topic, self.reachable().iter());

@@ -44,7 +44,7 @@ async fn a_change_that_follows_the_last_answer_of_a_lookup_is_not_overwritten_by
     let Pair { a, b, topic, .. } = &Pair::start().await;
     let mut lookup = pin!(a.refresh(topic));
     assert!(lookup.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "b has not answered");
-    let id = a.lookup_id(a.discovery.lookups.load(Ordering::Relaxed) - 1);
+    let id = a.number_of_run(a.discovery.lookups.load(Ordering::Relaxed) - 1);
     a.on_found(id, b, Vec::new());
     a.on_changed(b, topic, vec![b.clone()]);
     let found = lookup.await.expect("answered");
@@ -102,7 +102,7 @@ async fn an_answer_of_a_site_that_is_not_awaited_is_not_taken_for_that_of_an_own
     let Pair { a, b, topic, .. } = &Pair::start().await;
     let mut lookup = pin!(a.refresh(topic));
     assert!(lookup.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "b has not answered");
-    let id = a.lookup_id(a.discovery.lookups.load(Ordering::Relaxed) - 1);
+    let id = a.number_of_run(a.discovery.lookups.load(Ordering::Relaxed) - 1);
     for other in ["a", "c"] {
         a.on_found(id, &SiteName::parse(other).expect("a name"), Vec::new());
     }

@@ -12,8 +12,8 @@
 //! | 2 join | version (2), secret (16), instance (8), entry (4 and its bytes) | first frame of a site that joins |
 //! | 3 sites | entries (each 4 and its bytes, up to the end) | members that the receiver may not know |
 //! | 4 linked | sites (texts, up to the end) | sites to which a hub relays |
-//! | 5 advertise | instance (8), topic (text), time to live in ms (8) | this site wants the topic |
-//! | 6 withdraw | instance (8), topic (text) | this site no longer wants the topic |
+//! | 5 advertise | epoch (8), topic (text), time to live in ms (8) | this site wants the topic |
+//! | 6 withdraw | epoch (8), topic (text) | this site no longer wants the topic |
 //! | 7 look up | id (8), topic (text), time in ms for which to watch (4) | a question to the directory |
 //! | 8 found | id (8), sites (texts, up to the end) | its answer |
 //! | 9 changed | topic (text), sites (texts, up to the end) | the answer to a later question would differ |
@@ -23,6 +23,11 @@
 //! | 13 refused | run (8), topic (text), reason (1), explanation (text) | the topic is not sent |
 //! | 14 listening | generation (8), listeners (up to the end) | all listeners of this site |
 //! | 15 begun | run (8), topic (text) | records of this run of the topic have arrived |
+//! | 16 advertised | epoch (8), number of topics (4) | this site wants no other topics of the receiver than these |
+//!
+//! The epoch of an advertisement grows with each start of a site, and each time it tells the receiver everything again
+//! because the path to it is another one. A frame of kind 16 ends that: the receiver removes advertisements of earlier
+//! epochs, if it has as many of this one as the frame says.
 //!
 //! The ends in a frame of kind 12 are those of the partitions of the copy, in their order.
 //!
@@ -54,7 +59,7 @@ use engine::mesh::{GROUPS_PER_TOPIC_MAX, Groups, ListenedTopics, Member, SiteLis
 use engine::{Error, Offset, PartitionId, Result, TopicId, TopicName};
 
 /// Version of the frames.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// Application protocol of links.
 pub const ALPN: &[u8] = b"thalweg-mesh/1";
 /// Maximum bytes of a control frame after its length.
@@ -85,8 +90,8 @@ pub enum Frame {
     Join { version: u16, secret: [u8; SECRET_BYTES], instance: u64, member: Member },
     Sites(Vec<Member>),
     Linked(Vec<SiteName>),
-    Advertise { instance: u64, topic: TopicName, ttl_ms: u64 },
-    Withdraw { instance: u64, topic: TopicName },
+    Advertise { epoch: u64, topic: TopicName, ttl_ms: u64 },
+    Withdraw { epoch: u64, topic: TopicName },
     LookUp { id: u64, topic: TopicName, watch_ms: u32 },
     Found { id: u64, sites: Vec<SiteName> },
     Changed { topic: TopicName, sites: Vec<SiteName> },
@@ -96,6 +101,7 @@ pub enum Frame {
     Refused { run: u64, topic: TopicName, reason: Refusal, text: String },
     Listening { generation: u64, listeners: Vec<SiteListener> },
     Begun { run: u64, topic: TopicName },
+    Advertised { epoch: u64, topics: u32 },
 }
 
 /// Reason why a site does not send a topic to be copied.
@@ -152,15 +158,15 @@ impl Frame {
                 out.put_u8(4);
                 sites(out, linked);
             }
-            Self::Advertise { instance, topic, ttl_ms } => {
+            Self::Advertise { epoch, topic, ttl_ms } => {
                 out.put_u8(5);
-                out.put_u64(*instance);
+                out.put_u64(*epoch);
                 put_text(out, topic.as_str());
                 out.put_u64(*ttl_ms);
             }
-            Self::Withdraw { instance, topic } => {
+            Self::Withdraw { epoch, topic } => {
                 out.put_u8(6);
-                out.put_u64(*instance);
+                out.put_u64(*epoch);
                 put_text(out, topic.as_str());
             }
             Self::LookUp { id, topic, watch_ms } => {
@@ -213,6 +219,11 @@ impl Frame {
                 out.put_u64(*run);
                 put_text(out, topic.as_str());
             }
+            Self::Advertised { epoch, topics } => {
+                out.put_u8(16);
+                out.put_u64(*epoch);
+                out.put_u32(*topics);
+            }
         }
     }
 
@@ -235,8 +246,8 @@ impl Frame {
             },
             3 => Self::Sites(fields.all(Fields::member)?),
             4 => Self::Linked(fields.all(Fields::site)?),
-            5 => Self::Advertise { instance: fields.u64()?, topic: fields.topic()?, ttl_ms: fields.u64()? },
-            6 => Self::Withdraw { instance: fields.u64()?, topic: fields.topic()? },
+            5 => Self::Advertise { epoch: fields.u64()?, topic: fields.topic()?, ttl_ms: fields.u64()? },
+            6 => Self::Withdraw { epoch: fields.u64()?, topic: fields.topic()? },
             7 => Self::LookUp { id: fields.u64()?, topic: fields.topic()?, watch_ms: fields.u32()? },
             8 => Self::Found { id: fields.u64()?, sites: fields.all(Fields::site)? },
             9 => Self::Changed { topic: fields.topic()?, sites: fields.all(Fields::site)? },
@@ -260,6 +271,7 @@ impl Frame {
             },
             14 => Self::Listening { generation: fields.u64()?, listeners: fields.all(Fields::listener)? },
             15 => Self::Begun { run: fields.u64()?, topic: fields.topic()? },
+            16 => Self::Advertised { epoch: fields.u64()?, topics: fields.u32()? },
             kind => return Err(Error::malformed(format!("a control frame has the unknown kind {kind}"))),
         })
     }

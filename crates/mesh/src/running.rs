@@ -264,7 +264,12 @@ impl Running {
 
     /// Returns the number of the next run of a topic, which grows over restarts of this site, too.
     pub fn next_run(&self) -> u64 {
-        (self.instance << 20) + self.runs_of_topics.fetch_add(1, Ordering::Relaxed)
+        self.number_of_run(self.runs_of_topics.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns a number that grows with `number`, and over restarts of this site, too.
+    pub fn number_of_run(&self, number: u64) -> u64 {
+        (self.instance << 20).wrapping_add(number)
     }
 
     /// Returns the number of the next link.

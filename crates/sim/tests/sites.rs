@@ -25,7 +25,9 @@ fn two_runs_of_a_seed_are_equal() {
 #[test]
 fn planted_bugs_are_found() {
     // Those that almost every seed shows.
-    for bug in [Bug::NeverRenews, Bug::NeverSweeps, Bug::ForgetsWatches, Bug::KeepsFirstOwners] {
+    for bug in
+        [Bug::NeverRenews, Bug::NeverSweeps, Bug::ForgetsWatches, Bug::KeepsFirstOwners, Bug::KeepsLostWithdrawals]
+    {
         let found = (0..3).any(|seed| sites::run(seed, EVENTS, Some(bug)).is_err());
         assert!(found, "{}", bug.about());
     }

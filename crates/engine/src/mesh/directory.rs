@@ -9,6 +9,7 @@
 //! about the list of sites, is corrected within [`ADVERTISE_TTL_MS`]. Times in ms are those of one clock that never
 //! goes back.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 
 use smallvec::SmallVec;
@@ -20,7 +21,7 @@ use crate::ids::TopicName;
 #[path = "directory_interest.rs"]
 mod interest;
 
-pub use interest::{Announcement, AnnouncementKind, INTEREST_TOPICS_PER_CALL_MAX, Interest};
+pub use interest::{Advertised, Announcement, AnnouncementKind, INTEREST_TOPICS_PER_CALL_MAX, Interest};
 
 /// Number of sites that own the entries of a topic.
 pub const DIRECTORY_REPLICAS: usize = 3;
@@ -174,7 +175,8 @@ impl Directory {
     /// Adds or renews a site of a topic for `ttl_ms`, which is clamped to 1 to [`ADVERTISE_TTL_MS_MAX`]. Returns the
     /// watchers that have to be notified, which is none if the topic had the site already.
     ///
-    /// `epoch` is a number that grows with each start of the site. An advertisement of an earlier start is ignored.
+    /// `epoch` is a number that grows with each start of the site, and each time it advertises everything again. An
+    /// advertisement of an earlier epoch is ignored.
     /// Fails with `busy` if a new one exceeds a limit; renewals never fail.
     pub fn advertise(
         &mut self,
@@ -197,14 +199,40 @@ impl Directory {
         Ok(if is_present { Watchers::new() } else { self.watchers(topic) })
     }
 
-    /// Removes a site of a topic, unless a later start of the site has advertised it. Returns the watchers that have
-    /// to be notified.
+    /// Removes a site of a topic, unless the site has advertised it in a later epoch. Returns the watchers that have to
+    /// be notified.
     pub fn withdraw(&mut self, topic: &TopicName, site: &SiteName, epoch: u64) -> Watchers {
         let is_current = self.advertisements.find(topic, site).is_some_and(|entry| entry.epoch <= epoch);
         if is_current && self.advertisements.remove(topic, site) {
             return self.watchers(topic);
         }
         Watchers::new()
+    }
+
+    /// Removes the advertisements of a site that are of an earlier epoch than one in which it has advertised all of its
+    /// topics again, which are `count`. Returns each topic that has lost the site and that is watched, with the
+    /// watchers that have to be notified, in the order of the topics.
+    ///
+    /// If the directory does not have exactly `count` topics of the epoch, some were lost or refused, and nothing is
+    /// removed: the advertisements of earlier epochs expire.
+    pub fn complete(&mut self, site: &SiteName, epoch: u64, count: usize) -> Vec<(TopicName, Watchers)> {
+        let topics = self.advertisements.sites.get(site).into_iter().flatten();
+        let epochs = topics.filter_map(|topic| Some((topic, self.advertisements.find(topic, site)?.epoch)));
+        let (mut current, mut earlier) = (0, BTreeSet::new());
+        for (topic, of) in epochs {
+            match of.cmp(&epoch) {
+                Ordering::Less => _ = earlier.insert(topic.clone()),
+                Ordering::Equal => current += 1,
+                Ordering::Greater => {}
+            }
+        }
+        if current != count {
+            return Vec::new();
+        }
+        for topic in &earlier {
+            self.advertisements.remove(topic, site);
+        }
+        self.with_watchers(earlier)
     }
 
     /// Returns the sites of a topic in the order of their names.

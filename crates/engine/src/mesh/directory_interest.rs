@@ -18,6 +18,8 @@ const RENEW_MS: u64 = ADVERTISE_TTL_MS / 2;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
     pub to: SiteName,
+    /// Number of the arrival of that site. It grows each time the site is told everything again.
+    pub arrival: u64,
     pub topic: TopicName,
     pub kind: AnnouncementKind,
 }
@@ -29,6 +31,16 @@ pub enum AnnouncementKind {
     Advertise { ttl_ms: u64 },
     /// Site does not want them any more.
     Withdraw,
+}
+
+/// End of the advertisements that a site receives again after its arrival. What this site has advertised to it before,
+/// and not again, it has withdrawn: the site may not have received that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advertised {
+    pub to: SiteName,
+    pub arrival: u64,
+    /// Number of the topics that are advertised since the arrival.
+    pub topics: usize,
 }
 
 /// Topics whose records this site wants.
@@ -49,6 +61,8 @@ pub struct Interest {
     sites: Vec<Site>,
     /// Number of arrivals of sites.
     arrivals: u64,
+    /// Time in ms of the latest advertisement to each site, unless it was longer ago than the time to live.
+    advertised_ms: HashMap<SiteName, u64, foldhash::fast::RandomState>,
 }
 
 #[derive(Debug)]
@@ -57,6 +71,15 @@ struct Site {
     hash: u64,
     /// Number of its arrival. It changes if the site leaves and returns: its directory may be empty then.
     arrival: u64,
+    /// Time in ms at which all topics were due at the site again; `None` once they are advertised, or if it had not
+    /// been told anything that may have to be withdrawn.
+    repeats_ms: Option<u64>,
+}
+
+impl Site {
+    fn announcement(&self, topic: &TopicName, kind: AnnouncementKind) -> Announcement {
+        Announcement { to: self.name.clone(), arrival: self.arrival, topic: topic.clone(), kind }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -77,6 +100,11 @@ struct Told {
 }
 
 impl Told {
+    /// Returns `true` if it was sent since the arrival of a site.
+    fn is_at(&self, site: &Site) -> bool {
+        self.arrival == site.arrival && self.site == site.name
+    }
+
     fn expires_ms(&self) -> u64 {
         self.sent_ms.saturating_add(ADVERTISE_TTL_MS)
     }
@@ -142,7 +170,7 @@ impl Interest {
     /// [`Interest::next_due_ms`] is not later than now.
     pub fn due(&mut self, sites: &[SiteName], now_ms: u64) -> Vec<Announcement> {
         if self.list != sites {
-            self.set_sites(sites);
+            self.set_sites(sites, now_ms);
             self.schedule_all(now_ms);
         }
         let mut announcements = Vec::new();
@@ -155,7 +183,28 @@ impl Interest {
             };
             self.announce(&topic, now_ms, &mut announcements);
         }
+        for Announcement { to, kind, .. } in &announcements {
+            if matches!(kind, AnnouncementKind::Advertise { .. }) {
+                self.advertised_ms.insert(to.clone(), now_ms);
+            }
+        }
         announcements
+    }
+
+    /// Returns the sites that have been sent all advertisements again since their arrival, each once. It has to be sent
+    /// after what [`Interest::due`] has returned. A site that had not been told anything before is not among them.
+    pub fn advertised(&mut self) -> Vec<Advertised> {
+        let due_ms = self.next_due_ms();
+        let mut advertised = Vec::new();
+        for site in &mut self.sites {
+            let is_done = |repeats_ms: &mut u64| due_ms.is_none_or(|due_ms| due_ms > *repeats_ms);
+            if site.repeats_ms.take_if(is_done).is_some() {
+                let has_current = |topic: &&Topic| topic.told.iter().any(|told| told.is_at(site));
+                let topics = self.topics.values().filter(has_current).count();
+                advertised.push(Advertised { to: site.name.clone(), arrival: site.arrival, topics });
+            }
+        }
+        advertised
     }
 
     /// Records that a site may have lost its directory although it stayed in the list, as after a restart: it receives
@@ -164,11 +213,19 @@ impl Interest {
         if let Ok(at) = self.sites.binary_search_by(|known| known.name.cmp(site)) {
             self.arrivals += 1;
             self.sites[at].arrival = self.arrivals;
+            self.sites[at].repeats_ms = self.repeats_ms(site, now_ms);
             self.schedule_all(now_ms);
         }
     }
 
-    fn set_sites(&mut self, list: &[SiteName]) {
+    /// Returns now if a site may have an advertisement from before.
+    fn repeats_ms(&self, site: &SiteName, now_ms: u64) -> Option<u64> {
+        let may_have = |at_ms: &u64| at_ms.saturating_add(ADVERTISE_TTL_MS) > now_ms;
+        self.advertised_ms.get(site).is_some_and(may_have).then_some(now_ms)
+    }
+
+    fn set_sites(&mut self, list: &[SiteName], now_ms: u64) {
+        self.advertised_ms.retain(|_, at_ms| at_ms.saturating_add(ADVERTISE_TTL_MS) > now_ms);
         self.list = list.to_vec();
         let mut names = list.to_vec();
         names.sort_unstable();
@@ -177,8 +234,11 @@ impl Interest {
         for name in names {
             let known = before.binary_search_by(|known| known.name.cmp(&name));
             self.arrivals += u64::from(known.is_err());
-            let arrival = known.map_or(self.arrivals, |at| before[at].arrival);
-            self.sites.push(Site { hash: site_hash(&name), name, arrival });
+            let (arrival, repeats_ms) = match known {
+                Ok(at) => (before[at].arrival, before[at].repeats_ms),
+                Err(_) => (self.arrivals, self.repeats_ms(&name, now_ms)),
+            };
+            self.sites.push(Site { hash: site_hash(&name), name, arrival, repeats_ms });
         }
     }
 
@@ -238,7 +298,7 @@ impl Topic {
                 self.told.retain(|told| told.site != owner.name);
                 self.told.push(Told { site: owner.name.clone(), arrival: owner.arrival, sent_ms: now_ms });
                 let kind = AnnouncementKind::Advertise { ttl_ms: ADVERTISE_TTL_MS };
-                announcements.push(Announcement { to: owner.name.clone(), topic: name.clone(), kind });
+                announcements.push(owner.announcement(name, kind));
                 now_ms
             });
             let owner_renews_ms = sent_ms.saturating_add(RENEW_MS);
@@ -251,12 +311,9 @@ impl Topic {
     /// expires.
     fn withdraw(&mut self, name: &TopicName, sites: &[Site], announcements: &mut Vec<Announcement>) -> Option<u64> {
         self.told.retain(|told| {
-            let is_live = sites.binary_search_by(|site| site.name.cmp(&told.site)).is_ok();
-            if is_live {
-                let kind = AnnouncementKind::Withdraw;
-                announcements.push(Announcement { to: told.site.clone(), topic: name.clone(), kind });
-            }
-            !is_live
+            let live = sites.binary_search_by(|site| site.name.cmp(&told.site));
+            announcements.extend(live.map(|at| sites[at].announcement(name, AnnouncementKind::Withdraw)));
+            live.is_err()
         });
         self.told.iter().map(Told::expires_ms).min()
     }

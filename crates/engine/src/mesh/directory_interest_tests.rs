@@ -98,6 +98,45 @@ fn a_site_that_returned_or_restarted_is_told_again() {
 }
 
 #[test]
+fn a_site_that_is_told_everything_again_removes_what_was_withdrawn_while_it_received_nothing() {
+    let mut interest = Interest::new();
+    let mut directory = Directory::new();
+    let (me, a, all) = (site("me"), site("a"), sites(&["a"]));
+    let mut announce = |interest: &mut Interest, now_ms, is_received: fn(&TopicName) -> bool| {
+        for Announcement { arrival, topic, kind, .. } in interest.due(&all, now_ms) {
+            match kind {
+                _ if !is_received(&topic) => {}
+                AnnouncementKind::Advertise { ttl_ms } => {
+                    drop(directory.advertise(&topic, &me, arrival, ttl_ms, now_ms).expect("room"));
+                }
+                AnnouncementKind::Withdraw => drop(directory.withdraw(&topic, &me, arrival)),
+            }
+        }
+        let advertised = interest.advertised();
+        for Advertised { arrival, topics, .. } in &advertised {
+            directory.complete(&me, *arrival, *topics);
+        }
+        let has = |name: &&&str| !directory.lookup(&topic(name), now_ms).is_empty();
+        (advertised.len(), TOPICS.iter().filter(has).copied().collect::<Vec<_>>())
+    };
+    interest.set(&topic("t"), true, 0);
+    interest.set(&topic("u"), true, 0);
+    assert_eq!(announce(&mut interest, 0, |_| true), (0, vec!["t", "u"]), "it had been told nothing");
+    interest.set(&topic("t"), false, 1);
+    assert_eq!(announce(&mut interest, 1, |_| false), (0, vec!["t", "u"]));
+    // An advertisement is lost: what it had is not removed.
+    interest.reset_site(&a, 2);
+    assert_eq!(announce(&mut interest, 2, |_| false), (1, vec!["t", "u"]));
+    interest.reset_site(&a, 3);
+    assert_eq!(announce(&mut interest, 3, |_| true), (1, vec!["u"]));
+    assert_eq!(announce(&mut interest, 4, |_| true), (0, vec!["u"]));
+    interest.set(&topic("u"), false, 4 + ADVERTISE_TTL_MS);
+    assert_eq!(announce(&mut interest, 4 + ADVERTISE_TTL_MS, |_| true), (0, vec![]));
+    interest.reset_site(&a, 4 + 2 * ADVERTISE_TTL_MS);
+    assert_eq!(announce(&mut interest, 4 + 2 * ADVERTISE_TTL_MS, |_| true), (0, vec![]), "it can have nothing");
+}
+
+#[test]
 fn one_call_has_a_bounded_number_of_topics() {
     let mut interest = Interest::new();
     let count = 2 * INTEREST_TOPICS_PER_CALL_MAX + 1;
@@ -178,7 +217,7 @@ impl Mesh {
     fn announce(&mut self) {
         let me = site("me");
         let list: Vec<SiteName> = self.live.iter().cloned().collect();
-        for Announcement { to, topic, kind } in self.interest.due(&list, self.now_ms) {
+        for Announcement { to, arrival, topic, kind } in self.interest.due(&list, self.now_ms) {
             assert!(self.live.contains(&to), "{to} is not live");
             let directory = self.directories.get_mut(&to).expect("a site");
             let sent_ms = self.sent.remove(&(to.clone(), topic.clone()));
@@ -186,11 +225,15 @@ impl Mesh {
                 AnnouncementKind::Advertise { ttl_ms } => {
                     let is_early = sent_ms.is_some_and(|sent_ms| self.now_ms < sent_ms + ADVERTISE_TTL_MS / 2);
                     assert!(!is_early, "{to} has {topic} already");
-                    directory.advertise(&topic, &me, 1, ttl_ms, self.now_ms).expect("room");
+                    directory.advertise(&topic, &me, arrival, ttl_ms, self.now_ms).expect("room");
                     self.sent.insert((to, topic), self.now_ms);
                 }
-                AnnouncementKind::Withdraw => _ = directory.withdraw(&topic, &me, 1),
+                AnnouncementKind::Withdraw => _ = directory.withdraw(&topic, &me, arrival),
             }
+        }
+        for Advertised { to, arrival, topics } in self.interest.advertised() {
+            let directory = self.directories.get_mut(&to).expect("a site");
+            directory.complete(&me, arrival, topics);
         }
         assert!(self.interest.next_due_ms().is_none_or(|due_ms| due_ms > self.now_ms));
     }

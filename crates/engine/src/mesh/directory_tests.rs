@@ -202,6 +202,7 @@ enum Step {
     Watch { topic: usize, site: u8, for_ms: u64 },
     Unwatch { topic: usize, site: u8 },
     ForgetSite { site: u8 },
+    Complete { site: u8, epoch: u64, count: usize },
     Pass { ms: u64 },
     Sweep,
 }
@@ -215,6 +216,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (pair(), 0u64..150).prop_map(|((topic, site), for_ms)| Step::Watch { topic, site, for_ms }),
         1 => pair().prop_map(|(topic, site)| Step::Unwatch { topic, site }),
         1 => (0u8..4).prop_map(|site| Step::ForgetSite { site }),
+        2 => (0u8..4, 1u64..4, 0..3usize).prop_map(|(site, epoch, count)| Step::Complete { site, epoch, count }),
         4 => (1u64..60).prop_map(|ms| Step::Pass { ms }),
         4 => Just(Step::Sweep),
     ]
@@ -282,6 +284,12 @@ fn play(directory: &mut Directory, model: &mut Model, step: &Step, now_ms: u64) 
             model.advertisements.retain(|entry| entry.1 != site);
             model.watches.retain(|watch| watch.1 != site);
             directory.forget_site(&number(site))
+        }
+        Step::Complete { site, epoch, count } => {
+            if model.advertisements.iter().filter(|entry| (entry.1, entry.2) == (site, epoch)).count() == count {
+                model.advertisements.retain(|entry| entry.1 != site || entry.2 >= epoch);
+            }
+            directory.complete(&number(site), epoch, count)
         }
         Step::Pass { .. } => vec![],
         Step::Sweep => {

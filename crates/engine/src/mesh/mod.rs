@@ -19,7 +19,7 @@ pub use cache::{
     SubscriberCache,
 };
 pub use directory::{
-    ADVERTISE_TTL_MS, ADVERTISE_TTL_MS_MAX, ADVERTISEMENTS_MAX, ADVERTISEMENTS_PER_SITE_MAX, Announcement,
+    ADVERTISE_TTL_MS, ADVERTISE_TTL_MS_MAX, ADVERTISEMENTS_MAX, ADVERTISEMENTS_PER_SITE_MAX, Advertised, Announcement,
     AnnouncementKind, DIRECTORY_REPLICAS, Directory, INTEREST_TOPICS_PER_CALL_MAX, Interest, Owners, SiteHashes,
     WATCHERS_PER_TOPIC_MAX, WATCHES_MAX, WATCHES_PER_SITE_MAX, Watchers, owners,
 };

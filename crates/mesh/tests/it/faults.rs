@@ -71,7 +71,7 @@ async fn strangers_are_refused_with_a_reason_and_harm_no_other_link() {
         assert!(refusal.contains(reason), "{refusal}: {reason}");
     }
     // A join with a secret that was not issued, or by another version.
-    for (version, reason) in [(VERSION, "another key than its own"), (VERSION + 1, "speaks version 5 of the mesh")] {
+    for (version, reason) in [(VERSION, "another key than its own"), (VERSION + 1, "speaks version 6 of the mesh")] {
         let secret = [7; 16];
         let join = Frame::Join { version, secret, instance: 1, member: member("c", SiteKey::new([1; 32])) };
         let refusal = Stranger::dial(&a).await.refusal_of(&bytes_of(&join)).await;

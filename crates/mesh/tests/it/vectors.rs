@@ -49,8 +49,8 @@ fn frames() -> Vec<(&'static str, Frame)> {
         ("sites", Frame::Sites(vec![member(None, true), member(Some("a:1"), false)])),
         ("sites_none", Frame::Sites(Vec::new())),
         ("linked", Frame::Linked(sites.clone())),
-        ("advertise", Frame::Advertise { instance: 7, topic: topic.clone(), ttl_ms: 120_000 }),
-        ("withdraw", Frame::Withdraw { instance: 7, topic: topic.clone() }),
+        ("advertise", Frame::Advertise { epoch: 7, topic: topic.clone(), ttl_ms: 120_000 }),
+        ("withdraw", Frame::Withdraw { epoch: 7, topic: topic.clone() }),
         ("look_up", Frame::LookUp { id: 9, topic: topic.clone(), watch_ms: 120_000 }),
         ("found", Frame::Found { id: 9, sites: sites.clone() }),
         ("changed", Frame::Changed { topic: topic.clone(), sites }),
@@ -67,6 +67,7 @@ fn frames() -> Vec<(&'static str, Frame)> {
         ("listening", Frame::Listening { generation: 7 << 20, listeners: listeners() }),
         ("listening_none", Frame::Listening { generation: 1, listeners: Vec::new() }),
         ("begun", Frame::Begun { run: 7, topic: topic.clone() }),
+        ("advertised", Frame::Advertised { epoch: 7, topics: 3 }),
         ("relayed", relayed(Frame::LookUp { id: 9, topic, watch_ms: 1 })),
     ]
 }
@@ -139,7 +140,7 @@ fn a_frame_is_relayed_once_and_unknown_kinds_are_refused() {
     let mut bytes = BytesMut::new();
     twice.put(&mut bytes);
     assert!(Frame::decode(bytes.freeze().slice(4..)).is_err());
-    for kind in (0..=u8::MAX).filter(|kind| !(1..=15).contains(kind)) {
+    for kind in (0..=u8::MAX).filter(|kind| !(1..=16).contains(kind)) {
         assert!(Frame::decode(Bytes::copy_from_slice(&[kind, 0, 0])).is_err(), "{kind}");
     }
     let head = BatchHead { length: 61, number: u64::MAX - 1, partition: 258 };

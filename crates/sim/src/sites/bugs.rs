@@ -13,10 +13,11 @@ pub enum Bug {
     KeepsLostLookups,
     KeepsViews,
     IgnoresLaterAnswers,
+    KeepsLostWithdrawals,
 }
 
 impl Bug {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::NeverRenews,
         Self::NeverSweeps,
         Self::ForgetsWatches,
@@ -27,6 +28,7 @@ impl Bug {
         Self::KeepsLostLookups,
         Self::KeepsViews,
         Self::IgnoresLaterAnswers,
+        Self::KeepsLostWithdrawals,
     ];
 
     /// Returns the mistake in words.
@@ -42,6 +44,7 @@ impl Bug {
             Self::KeepsLostLookups => "lookups without an answer are kept",
             Self::KeepsViews => "answers about topics without publishers are kept",
             Self::IgnoresLaterAnswers => "only the first answer of a lookup is used",
+            Self::KeepsLostWithdrawals => "withdrawals that were lost with a link wait for the time to live",
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use consensus::Time;
-use engine::mesh::{ADVERTISE_TTL_MS, Announcement, AnnouncementKind, Lookup, SiteName};
+use engine::TopicName;
+use engine::mesh::{ADVERTISE_TTL_MS, Advertised, Announcement, AnnouncementKind, Lookup, SiteName, Watchers};
 
 use super::roster::{End, Id, Topic};
 use super::site::{Cause, List, Pending, Reason, Record, Waiting, Watched};
@@ -62,10 +63,7 @@ impl World {
         let now_ms = self.clock_ms(at);
         if !self.has_bug(Bug::NeverSweeps) {
             let expired = self.sites[at as usize].directory.sweep(now_ms);
-            for (topic, watchers) in expired {
-                let topic = self.roster.topic_id(&topic);
-                self.tell(at, topic, watchers)?;
-            }
+            self.tell_all(at, expired)?;
         }
         self.sites[at as usize].cache.sweep(now_ms);
         self.keep_later(at);
@@ -89,8 +87,12 @@ impl World {
         let now_ms = self.clock_ms(at);
         let list = self.list_for(at, now_ms);
         let due = self.sites[at as usize].interest.due(&list, now_ms);
-        let epoch = self.sites[at as usize].epoch;
-        for Announcement { to, topic, kind } in due {
+        // In a part of the sites, one arrives when it begins to matter, which it does not with all of them.
+        let mut advertised = self.sites[at as usize].interest.advertised();
+        advertised.retain(|_| self.conditions.is_whole);
+        let run = self.sites[at as usize].epoch << 20;
+        for Announcement { to, arrival, topic, kind } in due {
+            let epoch = run + arrival;
             let (to, topic) = (self.roster.id(&to), self.roster.topic_id(&topic));
             match kind {
                 AnnouncementKind::Advertise { ttl_ms } => {
@@ -104,6 +106,10 @@ impl World {
                 AnnouncementKind::Withdraw if to == at => self.on_withdraw(at, at, epoch, topic)?,
                 AnnouncementKind::Withdraw => self.send(at, to, Message::Withdraw { epoch, topic }),
             }
+        }
+        for Advertised { to, arrival, topics } in advertised {
+            let to = self.roster.id(&to);
+            self.send(at, to, Message::Advertised { epoch: run + arrival, topics });
         }
         Ok(())
     }
@@ -161,6 +167,23 @@ impl World {
         let (topic_name, name) = (self.roster.topic(topic), self.roster.name(from));
         let watchers = self.sites[at as usize].directory.withdraw(topic_name, name, epoch);
         self.tell(at, topic, watchers)
+    }
+
+    /// Forgets what a site has advertised before, and not again on another link.
+    pub fn on_advertised(&mut self, at: Id, from: Id, epoch: u64, topics: usize) -> Outcome {
+        if self.has_bug(Bug::KeepsLostWithdrawals) {
+            return Ok(());
+        }
+        let changes = self.sites[at as usize].directory.complete(self.roster.name(from), epoch, topics);
+        self.tell_all(at, changes)
+    }
+
+    fn tell_all(&mut self, at: Id, changes: Vec<(TopicName, Watchers)>) -> Outcome {
+        for (topic, watchers) in changes {
+            let topic = self.roster.topic_id(&topic);
+            self.tell(at, topic, watchers)?;
+        }
+        Ok(())
     }
 
     /// Sends the sites that read a topic to its watchers.
@@ -472,11 +495,7 @@ impl World {
     /// Forgets that a site reads topics.
     pub fn forget(&mut self, at: Id, of: Id) -> Outcome {
         let changes = self.sites[at as usize].directory.forget_site(self.roster.name(of));
-        for (topic, watchers) in changes {
-            let topic = self.roster.topic_id(&topic);
-            self.tell(at, topic, watchers)?;
-        }
-        Ok(())
+        self.tell_all(at, changes)
     }
 
     /// Has watched topics looked up again, since the list of sites has changed.

@@ -96,6 +96,7 @@ pub(super) fn run(seed: u64, events: usize, bug: Option<Bug>) -> Result<(Counts,
     }
     world.heal()?;
     world.stay_calm()?;
+    world.lose_links()?;
     world.storm()?;
     world.drain()?;
     Ok((world.counts, world.plan))
@@ -325,6 +326,38 @@ impl World {
         self.plan.is_busy = false;
         self.publish_every = 0;
         self.run_until(self.now + 15 * SECOND)
+    }
+
+    /// A site loses all its links while clients stop reading a topic, and has others soon: its withdrawals are lost,
+    /// and what it tells on the new links replaces what it had told.
+    fn lose_links(&mut self) -> Outcome {
+        self.settled = None;
+        let live: Vec<Id> = (0..self.roster.len() as Id).filter(|at| self.roster.is_up(*at)).collect();
+        let at = live[self.random.below(live.len() as u64) as usize];
+        let topic = self.any_topic();
+        if !self.sites[at as usize].wanted.contains(&topic) {
+            self.set_wanted(at, topic, true);
+        }
+        self.run_until(self.now + FOUND_WITHIN)?;
+        let others: Vec<Id> = live.into_iter().filter(|of| *of != at).collect();
+        for pair in others.iter().flat_map(|of| [(at, *of), (*of, at)]) {
+            self.cuts.insert(pair, Time::MAX);
+        }
+        self.set_wanted(at, topic, false);
+        self.run_until(self.now + 2 * SECOND)?;
+        for of in &others {
+            self.roster.set_unlinked((at, *of), true);
+            self.on_ended(at, *of, End::Crashed)?;
+            self.on_ended(*of, at, End::Crashed)?;
+        }
+        self.cuts.clear();
+        self.run_until(self.now + SECOND)?;
+        for of in &others {
+            self.relink(at, *of)?;
+        }
+        self.run_until(self.now + 2 * FOUND_WITHIN)?;
+        self.settled = Some(SETTLED);
+        self.check_all_found()
     }
 
     /// Many publishes at one site within a second: of a topic that is not cached, and of one that has expired.

@@ -28,6 +28,7 @@ const NEAR: usize = 12;
 pub(super) enum Message {
     Advertise { epoch: u64, topic: Topic, ttl_ms: u64 },
     Withdraw { epoch: u64, topic: Topic },
+    Advertised { epoch: u64, topics: usize },
     LookUp { id: u64, topic: Topic, watch_ms: u32 },
     Found { id: u64, sites: List },
     Changed { topic: Topic, sites: List },
@@ -41,6 +42,7 @@ impl Message {
             Self::LookUp { .. } => 2,
             Self::Found { .. } => 3,
             Self::Changed { .. } => 4,
+            Self::Advertised { .. } => 5,
         }
     }
 }
@@ -136,7 +138,7 @@ pub(super) struct Conditions {
 pub(super) struct Counts {
     pub events: u64,
     /// Messages by kind and reason.
-    pub messages: [[u64; 5]; 3],
+    pub messages: [[u64; 6]; 3],
     pub publishes: u64,
     /// Publishes for which the cache had the sites.
     pub warm: u64,
@@ -423,6 +425,7 @@ impl World {
         match message {
             Message::Advertise { epoch, topic, ttl_ms } => self.on_advertise(to, from, epoch, topic, ttl_ms),
             Message::Withdraw { epoch, topic } => self.on_withdraw(to, from, epoch, topic),
+            Message::Advertised { epoch, topics } => self.on_advertised(to, from, epoch, topics),
             Message::LookUp { id, topic, watch_ms } => {
                 let sites = self.answer(to, from, topic, watch_ms);
                 self.send(to, from, Message::Found { id, sites });
