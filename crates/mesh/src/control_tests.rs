@@ -11,7 +11,7 @@ use super::*;
 use crate::endpoints::Endpoints;
 use crate::handshake::connect;
 use crate::link::Control;
-use crate::test_site::{TestSite, until};
+use crate::test_site::{PATIENCE, TestSite, until};
 
 /// Pause after which a site has handled the frames that it can handle, unless the machine is busy.
 const SOON: Duration = Duration::from_millis(100);
@@ -52,12 +52,18 @@ impl Peer {
 
     /// Dials the site that is tested, and waits until it has the link.
     async fn dial(&self) -> HandLink {
+        let link = self.shake_hands().await;
+        until("it has the link", || self.other.links.lock().get(&name("b")).is_some_and(|link| !link.is_dialed)).await;
+        link
+    }
+
+    /// Dials the site that is tested, and waits until it has answered.
+    async fn shake_hands(&self) -> HandLink {
         let address = self.other.address().expect("it listens");
         let connection = connect(&self.endpoints, &address, self.other.identity.key).await.expect("connected");
         let mut control = Control::open(&connection).await.expect("open");
         control.write(&self.b.hello()).await.expect("written");
         control.read(&connection).await.expect("answered");
-        until("it has the link", || self.other.links.lock().get(&name("b")).is_some_and(|link| !link.is_dialed)).await;
         HandLink { control, connection }
     }
 
@@ -137,6 +143,33 @@ async fn frames_on_a_link_are_handled_after_those_on_the_link_that_it_replaces()
     withdraw_before_it_is_advertised(&peer, &mut former, link, None).await;
 }
 
+#[tokio::test]
+async fn the_control_stream_of_a_link_that_is_replaced_ends_and_one_of_a_site_is_drained() {
+    let peer = Peer::of("a").await;
+    let HandLink { mut control, connection } = peer.dial().await;
+    let dialed = peer.be_dialed();
+    let mut link = peer.accept().await;
+    link.control.write(&peer.b.hello()).await.expect("written");
+    dialed.await.expect("no panic").expect("linked");
+    let ended = async {
+        loop {
+            match read_frame(&mut control.receive).await {
+                Ok(Some(_)) => {}
+                ended => return ended,
+            }
+        }
+    };
+    assert_eq!(tokio::time::timeout(PATIENCE, ended).await, Ok(Ok(None)));
+    let draining = || peer.other.draining.lock().iter().map(|link| link.number).collect::<Vec<_>>();
+    let former = draining();
+    assert_eq!((former.len(), connection.close_reason()), (1, None));
+    // Another one is replaced by the link that stays.
+    let _third = peer.shake_hands().await;
+    until("only the other one is drained", || draining().len() == 1 && draining() != former).await;
+    until("the former one is closed", || connection.close_reason().is_some()).await;
+    assert!(link.connection.close_reason().is_none());
+}
+
 /// The peer has used a connection from when it has answered, and this site does not know that before it has the answer.
 #[tokio::test]
 async fn frames_on_a_link_are_handled_after_those_on_one_that_this_site_is_dialing() {
@@ -181,7 +214,7 @@ async fn read_until(control: &mut Control, mut is_last: impl FnMut(&Frame) -> bo
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), read).await.expect("in time");
+    tokio::time::timeout(PATIENCE, read).await.expect("in time");
 }
 
 #[tokio::test]
@@ -225,7 +258,7 @@ async fn a_topic_that_is_not_among_all_that_a_site_tells_again_is_forgotten() {
     }
     let mut answers = answers(control.receive);
     for (id, sites) in [(1, vec![name("b")]), (2, vec![name("b")]), (3, vec![])] {
-        let answer = tokio::time::timeout(Duration::from_secs(30), answers.recv()).await.expect("in time");
+        let answer = tokio::time::timeout(PATIENCE, answers.recv()).await.expect("in time");
         assert_eq!(answer, Some((id, sites)), "one was lost before the second answer");
     }
 }

@@ -12,7 +12,7 @@ use crate::running::Running;
 use crate::site::{Settings, Site};
 
 /// Timeout for anything on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Site with a broker in memory.
 pub(crate) struct TestSite {
