@@ -61,7 +61,7 @@ impl Broker {
     pub async fn grow_topic(&self, name: &str, partitions: u32) -> Result<TopicStatus> {
         let act = async {
             let held = self.queues.hold().await?;
-            let check = |topic: &Topic| self.queues.check_growth(&topic.name, partitions);
+            let check = |topic: &Topic| self.queues.check_growth(topic, partitions);
             let (topic, commit) = self.propose_growth(name, partitions, check)?;
             let core = self.core.clone();
             let queues = self.queues.clone();

@@ -17,7 +17,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::QUEUES;
 use super::receipt_key::{KEY_BYTES, ReceiptKey};
-use super::{QUEUES_MAX, check_users};
+use super::{QUEUE_PARTITIONS_MAX, QUEUES_MAX, check_users};
 use crate::commit::Commit;
 use crate::partition::PartitionCell;
 use crate::peers::Created;
@@ -92,6 +92,8 @@ impl Queues {
         if self.by_name.read().len() >= QUEUES_MAX {
             return Err(Error::busy(format!("queue limit reached ({QUEUES_MAX}): delete one first")));
         }
+        // The topic that the queue may need is created before the views of its partitions.
+        self.check_room(1)?;
         let count = |tenant: &TenantName| self.by_name.read().by_tenant.get(tenant);
         self.core.tenant_quotas().admit(QuotaKind::Queues, new.name.as_str(), count)?;
         self.core.peers().admit(Created::Queue)?;
@@ -128,7 +130,8 @@ impl Queues {
         start: QueueStart,
     ) -> Result<(Arc<QueueCell>, Commit)> {
         check_dedup(&definition, topic.settings.partitions)?;
-        let cell = QueueCell::new(definition, self.core.settings().clock);
+        self.check_room(topic.partitions().len())?;
+        let cell = QueueCell::new(definition, self.core.settings().clock, &self.views);
         let definition = cell.definition();
         let mut birth = Birth { cell: &cell, topic, is_over: false };
         for partition in topic.partitions() {
@@ -290,13 +293,26 @@ impl Queues {
         }
     }
 
-    /// Checks that a topic can have `partitions` partitions without breaking the deduplication of its queues.
-    pub(crate) fn check_growth(&self, topic: &TopicName, partitions: u32) -> Result<()> {
-        let by_name = self.by_name.read();
-        by_name
-            .values()
-            .filter(|cell| cell.is_over(topic))
-            .try_for_each(|cell| check_dedup(&cell.definition(), partitions))
+    /// Checks that the queues of a topic can have `partitions` partitions: that does not break their deduplication, and
+    /// there is room for them. The caller holds `control`.
+    pub(crate) fn check_growth(&self, topic: &Topic, partitions: u32) -> Result<()> {
+        let mut more = 0;
+        for cell in self.by_name.read().values().filter(|cell| cell.is_over(&topic.name)) {
+            check_dedup(&cell.definition(), partitions)?;
+            more += partitions.saturating_sub(topic.settings.partitions) as usize;
+        }
+        self.check_room(more)
+    }
+
+    /// Checks that queues can read this many more partitions. The caller holds `control`.
+    fn check_room(&self, partitions: usize) -> Result<()> {
+        if self.views.load(Ordering::Relaxed).saturating_add(partitions) <= QUEUE_PARTITIONS_MAX {
+            return Ok(());
+        }
+        Err(Error::busy(format!(
+            "limit of partitions of all queues reached ({QUEUE_PARTITIONS_MAX}; each queue counts all those of its \
+             topic): delete a queue, or use topics with fewer partitions"
+        )))
     }
 
     /// Attaches the queues over a topic to its new partitions, which they read from the first record on.

@@ -36,7 +36,7 @@ mod transaction_tests;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine::queue::{QueueName, QueueRecord};
 use engine::{Error, Result};
@@ -63,6 +63,9 @@ pub use status::{PEEK_MAX, Peeked, QueueCounts, SeekTo};
 const QUEUES: StateLog<QueueRecord> = StateLog::new();
 /// Maximum number of queues of one broker.
 pub const QUEUES_MAX: usize = 65_536;
+/// Maximum number of partitions of all queues, each counted for each queue over its topic. A queue takes about 800
+/// bytes for each of its partitions.
+const QUEUE_PARTITIONS_MAX: usize = 262_144;
 
 /// Queues in the order of their names, in which they are listed page by page. A call finds its queue in [`near`] first.
 type ByName = BTreeMap<QueueName, Arc<QueueCell>>;
@@ -101,6 +104,8 @@ impl QueueTable {
 pub struct Queues {
     pub(crate) core: Arc<Core>,
     by_name: RwLock<QueueTable>,
+    /// Number of views of all queues: each has one of each partition of its topic.
+    views: Arc<AtomicUsize>,
     near: near::Near,
     pub(crate) documents: RwLock<DocumentTable>,
     /// Done once all queues have been read from their topic.
@@ -130,6 +135,7 @@ impl Queues {
         Self {
             core,
             by_name: RwLock::default(),
+            views: Arc::default(),
             near: near::Near::default(),
             documents: RwLock::default(),
             restored: Restored::default(),

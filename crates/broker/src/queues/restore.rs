@@ -89,7 +89,7 @@ impl Queues {
                 // A topic in memory has a new id at each start.
                 definition.topic_id = topic.id;
             }
-            let cell = QueueCell::new(definition, self.core.settings().clock);
+            let cell = QueueCell::new(definition, self.core.settings().clock, &self.views);
             match topic {
                 Ok(topic) if topic.id == cell.topic_id => {
                     let entries = is_saved(&topic).then(|| saved.entries.remove(&cell.id)).flatten();

@@ -256,6 +256,11 @@ impl Queues {
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         let counts = &self.events;
         out.gauge("thalweg_queues", "Queues", self.by_name.read().len() as u64)?;
+        out.gauge(
+            "thalweg_queue_partitions",
+            "Partitions of all queues, each counted for each queue, at most 262,144",
+            self.views.load(Ordering::Relaxed) as u64,
+        )?;
         let documents = self.documents.read().bytes() as u64;
         out.gauge("thalweg_definition_bytes", "Bytes of policies, schemas and other definitions", documents)?;
         out.gauge("thalweg_definition_bytes_max", "Maximum of thalweg_definition_bytes", DOCUMENTS_BYTES_MAX as u64)?;

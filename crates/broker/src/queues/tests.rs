@@ -104,6 +104,47 @@ async fn other_tasks_run_while_many_messages_are_sent_or_peeked_at() {
     assert!(paused >= 3, "{paused}");
 }
 
+/// A queue takes memory for each partition of its topic, which any number of queues may have in common.
+#[tokio::test]
+async fn all_queues_together_have_a_limit_of_partitions() {
+    let broker = in_memory();
+    let of = |partitions| TopicSettings { partitions, ..TopicSettings::default() };
+    broker.create_topic("t", of(1024)).await.expect("created");
+    broker.create_topic("small", of(1)).await.expect("created");
+    let over = |name: &str, topic: &str| NewQueue {
+        topic: Some(TopicName::parse(topic).expect("a name")),
+        ..NewQueue::new(queue_name(name))
+    };
+    for i in 0..255 {
+        broker.queues.create(over(&format!("q{i}"), "t")).await.expect("created");
+    }
+    broker.queues.create(over("one", "small")).await.expect("created");
+    let kind = |error: Error| error.kind;
+    let full = broker.queues.create(over("last", "t")).await.map(drop);
+    assert_eq!(full.map_err(kind), Err(ErrorKind::Busy));
+    broker.grow_topic("small", 1024).await.expect("there is room for it");
+    let none = broker.queues.create(NewQueue::new(queue_name("more"))).await.map(drop);
+    assert_eq!(none.map_err(kind), Err(ErrorKind::Busy));
+    assert!(broker.describe_topic("more").is_err(), "no topic is created for a queue that is refused");
+
+    broker.queues.delete("q0").await.expect("deleted");
+    broker.create_topic("two", of(2)).await.expect("created");
+    broker.queues.create(over("first", "two")).await.expect("created");
+    broker.queues.create(over("second", "two")).await.expect("created");
+    let grown = broker.grow_topic("two", 1024).await.map(drop);
+    assert_eq!(grown.map_err(kind), Err(ErrorKind::Busy), "each of its two queues would have all of them");
+    broker.grow_topic("two", 512).await.expect("there is room for both");
+
+    // A queue begins again over a topic that has the name of a deleted one.
+    broker.delete_topic("small").await.expect("deleted");
+    broker.queues.create(over("again", "t")).await.expect("created");
+    broker.create_topic("small", of(1)).await.expect("created");
+    let renewed = broker.queues.counts("one").await.map(drop);
+    assert_eq!(renewed.map_err(kind), Err(ErrorKind::Busy));
+    broker.queues.delete("again").await.expect("deleted");
+    broker.queues.counts("one").await.expect("there is room again");
+}
+
 /// The partitions of a queue are counted in slices.
 #[tokio::test]
 async fn other_tasks_run_while_many_partitions_are_counted() {

@@ -42,10 +42,13 @@ pub(crate) struct QueueCell {
     /// Counter that rotates the partition which is examined first.
     pub(crate) turn: AtomicU32,
     pub(crate) is_deleted: AtomicBool,
+    /// Number of views of all queues.
+    pub(super) views: Arc<AtomicUsize>,
 }
 
 impl QueueCell {
-    pub(crate) fn new(definition: QueueDefinition, clock: Clock) -> Arc<Self> {
+    /// Creates a queue, whose views are counted in `views`.
+    pub(crate) fn new(definition: QueueDefinition, clock: Clock, views: &Arc<AtomicUsize>) -> Arc<Self> {
         Arc::new(Self {
             id: definition.id,
             topic: definition.topic.clone(),
@@ -64,6 +67,7 @@ impl QueueCell {
             returned: Notify::new(),
             turn: AtomicU32::new(0),
             is_deleted: AtomicBool::new(false),
+            views: views.clone(),
         })
     }
 

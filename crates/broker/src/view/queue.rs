@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine::queue::{
     Call, Cursor, Lease, Look, Queue, QueueOverflow, QueueRecord, QueueSettings, Taken, group_of, header,
@@ -35,6 +35,23 @@ pub(crate) struct QueueView {
     reader: Reader,
     /// Oldest unfinished message that was last looked at, and its arrival time.
     oldest: Option<(Offset, u64)>,
+    _counted: Counted,
+}
+
+/// Count of a view among those of all queues, for as long as the view exists.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(views: &Arc<AtomicUsize>) -> Self {
+        views.fetch_add(1, Ordering::Relaxed);
+        Self(views.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Oldest unfinished message of a queue.
@@ -106,7 +123,8 @@ impl QueueView {
         let dedup_from = 0;
         let ends = LogEnds::default();
         let reader = Reader::default();
-        Self { cell, queue, has_delays, is_saved, saved_next, dedup_from, ends, reader, oldest: None }
+        let _counted = Counted::new(&cell.views);
+        Self { cell, queue, has_delays, is_saved, saved_next, dedup_from, ends, reader, oldest: None, _counted }
     }
 
     /// Returns `true` if each message has to be examined when it arrives, for its due time or against the queue's

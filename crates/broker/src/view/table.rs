@@ -87,7 +87,7 @@ mod tests {
             notes: Default::default(),
         };
         let queue = Queue::new(QueueSettings::default(), 0, 0, false);
-        QueueView::new(QueueCell::new(definition, Clock::SYSTEM), queue, false)
+        QueueView::new(QueueCell::new(definition, Clock::SYSTEM, &Arc::default()), queue, false)
     }
 
     /// Each view is found at its place, however many others were removed before.
