@@ -279,7 +279,7 @@ impl Listeners {
             let end = cell.extent().end;
             let (members, freed) = cell.delete();
             budget.release(freed);
-            members.iter().for_each(|(subscriber, source)| subscriber.close_source(*source, end));
+            members.members().for_each(|member| member.handle.close_source(member.source, end));
         }
     }
 

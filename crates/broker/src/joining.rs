@@ -4,7 +4,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use engine::{Error, ErrorKind, Pattern, Result, Start, TopicName};
+use engine::fanout::Member;
+use engine::{Error, ErrorKind, Fanout, Pattern, Result, Start, TopicName};
 use tokio::runtime::Handle;
 use tokio::task::{JoinSet, spawn_blocking, yield_now};
 
@@ -42,6 +43,9 @@ impl Core {
             let core = self.clone();
             let subscriber = subscriber.clone();
             runtime.spawn(async move {
+                // One subscriber at a time: each of many would have a slice before other tasks get their turn. The
+                // semaphore is never closed.
+                let _turn = core.joining.leaving.acquire().await.ok();
                 while core.leave_some(&subscriber, &mut from).is_continue() {
                     yield_now().await;
                 }
@@ -82,6 +86,26 @@ impl Core {
             let message = format!("the search for topics was interrupted ({error}): reconnect and subscribe again");
             Error::new(ErrorKind::ShuttingDown, message)
         })
+    }
+}
+
+/// Ends the subscriptions of a deleted topic, and takes its partitions from those of patterns, in slices if they are
+/// many. `readers` has the subscribers of each partition.
+pub(crate) fn lose_all(readers: Vec<Fanout<Arc<Subscriber>>>, error: Error) {
+    let lose = move |member: &Member<Arc<Subscriber>>| member.handle.lose_source(member.source, error.clone());
+    if readers.iter().map(|of_partition| of_partition.members().count()).sum::<usize>() <= JOINED_AT_ONCE {
+        readers.iter().flat_map(Fanout::members).for_each(lose);
+    } else if let Ok(runtime) = Handle::try_current() {
+        runtime.spawn(async move {
+            for (done, member) in readers.iter().flat_map(Fanout::members).enumerate() {
+                lose(member);
+                if done % JOINED_PER_TURN == JOINED_PER_TURN - 1 {
+                    yield_now().await;
+                }
+            }
+        });
+    } else {
+        readers.iter().flat_map(Fanout::members).for_each(lose);
     }
 }
 
@@ -162,5 +186,67 @@ impl Subscription {
             self.join(cell, start, group)?;
         }
         Ok(((cells.len() > max).then_some(from + max), max - cells.len().min(max)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::TopicSettings;
+
+    use super::*;
+    use crate::broker::Broker;
+    use crate::settings::Settings;
+    use crate::subscribe::tests::live;
+
+    const PARTITIONS: usize = 1024;
+    const SUBSCRIBERS: usize = 8;
+
+    /// Starts a broker with several subscribers of one topic with many partitions.
+    async fn start() -> (Arc<Broker>, Vec<Subscription>) {
+        let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("starts");
+        let settings = TopicSettings { partitions: PARTITIONS as u32, ..TopicSettings::default() };
+        broker.create_topic("t", settings).await.expect("created");
+        let mut all = Vec::new();
+        for _ in 0..SUBSCRIBERS {
+            all.push(broker.subscribe(live("t")).await.expect("subscribed"));
+        }
+        (broker, all)
+    }
+
+    /// Many subscribers that leave together take no more of a turn than one of them.
+    #[tokio::test]
+    async fn subscribers_of_many_partitions_leave_one_after_the_other() {
+        let (broker, all) = start().await;
+        let topic = broker.existing_topic("t").expect("exists");
+        let members = || topic.partitions().iter().map(|cell| cell.extent().subscribers).sum::<usize>();
+        let mut before = members();
+        assert_eq!(before, SUBSCRIBERS * PARTITIONS);
+        drop(all);
+        while before > 0 {
+            yield_now().await;
+            let left = members();
+            assert!(before - left <= JOINED_PER_TURN, "{} left in one turn", before - left);
+            before = left;
+        }
+    }
+
+    /// The subscriptions of a deleted topic lose its partitions in slices.
+    #[tokio::test]
+    async fn other_tasks_run_while_many_subscribers_lose_a_topic() {
+        let (broker, mut all) = start().await;
+        broker.delete_topic("t").await.expect("deleted");
+        let has = |all: &[Subscription]| all.iter().map(|one| one.subscriber.source_count()).sum::<usize>();
+        let mut before = has(&all);
+        assert!(before > SUBSCRIBERS * PARTITIONS / 2, "{before} are left after the first slices");
+        while before > 0 {
+            yield_now().await;
+            let left = has(&all);
+            assert!(before - left <= JOINED_PER_TURN, "{} were lost in one turn", before - left);
+            before = left;
+        }
+        for one in &mut all {
+            let end = one.next(&mut Vec::new()).await.expect_err("the topic is deleted");
+            assert_eq!(end.kind, ErrorKind::NotFound);
+        }
     }
 }

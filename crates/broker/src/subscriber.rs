@@ -463,7 +463,11 @@ impl Subscriber {
     }
 
     fn end_locked(&self, state: &mut State, error: Error) {
-        state.ended.get_or_insert(error);
+        // The partitions of a subscriber are visited once, not once for each of them that is deleted.
+        if state.ended.is_some() {
+            return;
+        }
+        state.ended = Some(error);
         self.has_ended.store(true, Ordering::Release);
         // A subscriber with many sources leaves them when it is closed, which is soon enough. A member of a group
         // leaves now, because batches assigned to it in the meantime would be lost.

@@ -15,6 +15,7 @@ use engine::{
 use crate::commit::Commit;
 use crate::copies::refuse_copy;
 use crate::core::Core;
+use crate::joining::lose_all;
 use crate::log::Log;
 use crate::peers::Created;
 use crate::retention::Retention;
@@ -254,16 +255,16 @@ impl Core {
             commit = appended;
         }
         self.topics.write().remove(name);
+        let mut readers = Vec::new();
         for cell in topic.partitions() {
             let (members, freed) = cell.delete();
             self.log_budget().release(freed);
-            for (subscriber, source) in members {
-                subscriber.lose_source(source, Error::not_found(format!("topic {name} was deleted")));
-            }
+            readers.push(members);
         }
         self.observers.iter().for_each(|observer| observer.topic_removed(self, &topic));
         self.catalog_changed(&topic.name);
         drop(control);
+        lose_all(readers, Error::not_found(format!("topic {name} was deleted")));
         // No view but that of its one subscriber knows an inbox.
         if !topic.name.is_inbox() {
             self.observers.iter().for_each(|observer| observer.topic_forgotten(self, &topic));

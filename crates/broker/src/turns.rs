@@ -1,4 +1,4 @@
-//! Turns to join many partitions.
+//! Turns to join many partitions, and to leave them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,13 +14,15 @@ pub(crate) const JOINED_AT_ONCE: usize = 512;
 /// however many clients subscribe. Further subscriptions wait in order of arrival, each with a request of its client.
 pub(crate) struct Joining {
     pub(crate) turns: Semaphore,
+    /// Turn of the subscriber that leaves its partitions.
+    pub(crate) leaving: Semaphore,
     /// Subscriptions that join partitions or wait for their turn.
     pending: AtomicUsize,
 }
 
 impl Default for Joining {
     fn default() -> Self {
-        Self { turns: Semaphore::new(1), pending: AtomicUsize::new(0) }
+        Self { turns: Semaphore::new(1), leaving: Semaphore::new(1), pending: AtomicUsize::new(0) }
     }
 }
 

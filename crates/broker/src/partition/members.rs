@@ -154,3 +154,32 @@ impl State {
 fn is_of_client(subscriber: &Subscriber) -> bool {
     !subscriber.scope.reader.is_mesh() && !subscriber.has_ended()
 }
+
+#[cfg(test)]
+mod tests {
+    use engine::TopicSettings;
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::broker::Broker;
+    use crate::settings::Settings;
+
+    /// A subscriber that ends has its partitions remove it, however many of them tell it that it ends.
+    #[tokio::test]
+    async fn an_ended_subscriber_visits_its_partitions_once() {
+        let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("starts");
+        let settings = TopicSettings { partitions: 100, ..TopicSettings::default() };
+        broker.create_topic("t", settings).await.expect("created");
+        let subscription = broker.subscribe(crate::subscribe::tests::live("t")).await.expect("subscribed");
+        let topic = broker.existing_topic("t").expect("exists");
+        let noted = || {
+            let take = |cell: &Arc<PartitionCell>| cell.has_ended_member.swap(false, Ordering::AcqRel);
+            topic.partitions().iter().filter(|cell| take(cell)).count()
+        };
+        let subscriber = &subscription.subscriber;
+        subscriber.lose_source(0, engine::Error::not_found("deleted"));
+        assert_eq!(noted(), 100);
+        (1..100).for_each(|source| subscriber.lose_source(source, engine::Error::not_found("deleted")));
+        assert_eq!(noted(), 0);
+    }
+}

@@ -146,7 +146,7 @@ impl PartitionCell {
     }
 
     /// Deletes the partition: later reads and appends fail. Returns the subscribers and the bytes that became free.
-    pub(crate) fn delete(&self) -> (Vec<(Arc<Subscriber>, engine::SourceId)>, usize) {
+    pub(crate) fn delete(&self) -> (Fanout<Arc<Subscriber>>, usize) {
         let mut state = self.state.lock();
         state.is_deleted = true;
         let freed = state.log.memory_bytes();
@@ -163,7 +163,7 @@ impl PartitionCell {
             committed.send(Err(self.gone())).unwrap_or_default();
         }
         self.appended.notify_waiters();
-        (fanout.members().map(|member| (member.handle.clone(), member.source)).collect(), freed)
+        (fanout, freed)
     }
 
     /// Returns the commit of all records accepted so far.
