@@ -14,12 +14,13 @@ use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
 use storage::{Store, StoredTopic};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::caches::{self, Caches};
 use crate::core::{Core, CoreParts};
 use crate::defaults::Defaults;
 use crate::documents::Documents;
+use crate::fetch::aside;
 use crate::groups::{self, GroupTable, Groups};
 use crate::lanes::Lanes;
 use crate::leadership::{Leadership, Role};
@@ -32,6 +33,9 @@ use crate::streams::Streams;
 use crate::topic::Topic;
 use crate::transactions::{self, TransactionTable, Transactions};
 use crate::upkeep;
+
+/// Turn of the collection of metrics that is in progress.
+static COLLECTIONS: Semaphore = Semaphore::const_new(1);
 
 /// A broker: topics, and the views over them.
 ///
@@ -183,6 +187,19 @@ impl Broker {
         prometheus_client::encoding::text::encode(&mut text, &self.registry.read())
             .map_err(|error| Error::new(ErrorKind::Internal, format!("cannot write the metrics: {error}")))?;
         Ok(text)
+    }
+
+    /// Returns the metrics as [`Broker::stats`] does. They are collected one at a time on a thread that serves no
+    /// connection, because they visit each queue and each partition of it.
+    pub async fn stats_aside(self: &Arc<Self>) -> Result<String> {
+        // The semaphore is never closed.
+        let turn = COLLECTIONS.acquire().await.ok();
+        let broker = self.clone();
+        aside(move || {
+            let _turn = turn;
+            broker.stats()
+        })
+        .await
     }
 
     /// Restores what was known of streams before the start, and lists their keys in the caches that exist. `place_of`

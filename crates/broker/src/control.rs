@@ -23,11 +23,19 @@
 //! deletion in the log, and has the new settings. If the entry fails, the journal accepts nothing more, and the next
 //! start has the topic as it was before.
 
+use std::sync::Arc;
+
 use engine::queue::QueueName;
 use engine::{Error, ErrorKind, Result, SettingsChange, TopicName, TopicSettings};
 
+use tokio::sync::Semaphore;
+
 use crate::broker::Broker;
+use crate::fetch::aside;
 use crate::topic::{Topic, TopicStatus, refuse_internal};
+
+/// Turn of the long list of topics that is being collected.
+static LONG_LISTS: Semaphore = Semaphore::const_new(1);
 
 impl Broker {
     /// Creates a topic, and returns when it is durable. A topic that exists with the same settings is not an error.
@@ -134,6 +142,28 @@ impl Broker {
     ) -> (Vec<TopicStatus>, bool) {
         let (topics, is_last) = self.topics_after(after, count_max, is_shown);
         (topics.iter().map(|topic| self.status_of(topic)).collect(), is_last)
+    }
+
+    /// Describes topics as [`Broker::list_topics`] does. If the broker has many partitions, pages are collected one at
+    /// a time on a thread that serves no connection, and further requests wait.
+    pub async fn page_of_topics(
+        self: &Arc<Self>,
+        after: &str,
+        count_max: usize,
+        is_shown: impl Fn(&str) -> bool + Send + 'static,
+    ) -> Result<(Vec<TopicStatus>, bool)> {
+        if !self.joins_in_slices() {
+            return Ok(self.list_topics(after, count_max, is_shown));
+        }
+        // The semaphore is never closed.
+        let turn = LONG_LISTS.acquire().await.ok();
+        let broker = self.clone();
+        let after = after.to_owned();
+        aside(move || {
+            let _turn = turn;
+            Ok(broker.list_topics(&after, count_max, is_shown))
+        })
+        .await
     }
 
     fn status_of(&self, topic: &Topic) -> TopicStatus {

@@ -11,9 +11,7 @@ use axum::http::header::HOST;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use broker::{
-    Acting, Broker, FREE_BYTES, Fetched, Held, Holding, Identity, Origin, Permit, Subscribe, TopicStatus, Wakes,
-};
+use broker::{Acting, Broker, FREE_BYTES, Fetched, Held, Holding, Identity, Origin, Permit, Subscribe, Wakes};
 use engine::partitioner::for_key;
 use engine::security::{Operation, Resource, ResourceKind};
 use engine::{
@@ -22,7 +20,6 @@ use engine::{
 };
 use net::http::Charge;
 use net::limits::Phase;
-use tokio::sync::Semaphore;
 
 use super::codec::{
     self, AlterIn, BodyKind, DeletedOut, PublishedOut, Query, ResultOut, SettingsIn, Topic, TopicOut, TopicsOut,
@@ -45,9 +42,6 @@ pub(super) const ROOM_WAIT: Duration = Duration::from_secs(5);
 const ROOM_TRIES_MAX: usize = 4;
 const FETCH_RECORDS_DEFAULT: usize = 100;
 const FETCH_RECORDS_MAX: usize = 10_000;
-/// Maximum number of topics for which the connection's thread collects a page of them itself.
-const TOPICS_AT_ONCE: usize = 2048;
-static LONG_LISTS: Semaphore = Semaphore::const_new(1);
 /// Parameters of both kinds of streams.
 const STREAM_PARAMETERS: [&str; 5] = ["partition", "start", "timestamp_ms", "group", "overflow"];
 /// Header with which a browser resumes its events.
@@ -328,33 +322,9 @@ pub(super) async fn list_topics(
     let after = names.beginning(query.text("after").unwrap_or_default());
     let broker = http.broker.clone();
     let is_shown = move |topic: &str| broker.is_shown(&identity, ResourceKind::Topic, topic);
-    let (topics, is_last) = page_of_topics(&http.broker, &after, count_max, is_shown).await?;
+    let (topics, is_last) = http.broker.page_of_topics(&after, count_max, is_shown).await?;
     let topics = TopicsOut { topics: topics.iter().map(|topic| TopicOut::new(topic, &names)).collect(), is_last };
     Ok(codec::json(StatusCode::OK, &topics))
-}
-
-/// Returns a page of topics. If there are many topics, pages are collected one at a time on a thread that serves no
-/// connection, and further requests wait.
-pub(super) async fn page_of_topics(
-    broker: &Arc<Broker>,
-    after: &str,
-    count_max: usize,
-    is_shown: impl Fn(&str) -> bool + Send + 'static,
-) -> Result<(Vec<TopicStatus>, bool)> {
-    if broker.topic_count() <= TOPICS_AT_ONCE {
-        return Ok(broker.list_topics(after, count_max, is_shown));
-    }
-    // The semaphore is never closed.
-    let turn = LONG_LISTS.acquire().await.ok();
-    let broker = broker.clone();
-    let after = after.to_owned();
-    let listed = tokio::task::spawn_blocking(move || {
-        let _turn = turn;
-        broker.list_topics(&after, count_max, is_shown)
-    });
-    listed
-        .await
-        .map_err(|error| Error::new(ErrorKind::ShuttingDown, format!("the topics cannot be listed: {error}")).into())
 }
 
 pub(super) async fn create_topic(

@@ -150,7 +150,7 @@ impl NativeHandler {
             }
             Request::TopicList { after, count_max } => {
                 let identity = stream.connection.login.identity();
-                now(list(broker, &identity, &after, count_max))
+                list(broker.clone(), identity, after, count_max)
             }
             Request::Security(request) => {
                 let broker = broker.clone();
@@ -222,7 +222,7 @@ impl NativeHandler {
                 let when_durable = async move { commit.wait().await.map(|()| response) };
                 if is_late { alone(when_durable) } else { later(when_durable) }
             }
-            Request::Stats => now(Response::Stats(broker.stats()?)),
+            Request::Stats => stats(broker.clone()),
             Request::Ping => now(Response::Pong),
             Request::InitProducer => later(init_producer(broker.clone())),
             Request::Hello { .. } | Request::Login { .. } => return Err(Error::malformed("hello was already sent")),
@@ -413,10 +413,18 @@ pub(super) async fn init_producer(broker: Arc<Broker>) -> Result<Response> {
     broker.init_producer().await.map(|(id, epoch)| Response::Producer { id, epoch })
 }
 
-pub(super) fn list(broker: &Broker, identity: &Identity, after: &str, count_max: u32) -> Response {
-    let is_shown = |topic: &str| broker.is_shown(identity, ResourceKind::Topic, topic);
-    let (topics, is_last) = broker.list_topics(after, count_max.clamp(1, LIST_COUNT_MAX) as usize, is_shown);
-    Response::Topics { topics: topics.iter().map(topic_info).collect(), is_last }
+fn list(broker: Arc<Broker>, identity: Arc<Identity>, after: String, count_max: u32) -> Reply<Answer, Later> {
+    later(async move {
+        let count_max = count_max.clamp(1, LIST_COUNT_MAX) as usize;
+        let shown = broker.clone();
+        let is_shown = move |topic: &str| shown.is_shown(&identity, ResourceKind::Topic, topic);
+        let (topics, is_last) = broker.page_of_topics(&after, count_max, is_shown).await?;
+        Ok(Response::Topics { topics: topics.iter().map(topic_info).collect(), is_last })
+    })
+}
+
+fn stats(broker: Arc<Broker>) -> Reply<Answer, Later> {
+    later(async move { broker.stats_aside().await.map(Response::Stats) })
 }
 
 pub(super) fn topic_info(status: &TopicStatus) -> TopicInfo {
@@ -431,5 +439,46 @@ pub(super) fn topic_info(status: &TopicStatus) -> TopicInfo {
         settings: status.settings,
         owner: status.owner.as_ref().map(ToString::to_string).unwrap_or_default(),
         partitions: status.partitions.iter().map(partition).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use broker::Settings;
+    use engine::TopicSettings;
+    use futures_util::StreamExt;
+    use tokio::runtime::Handle;
+
+    use super::*;
+
+    /// Returns the response, which is not there when the reply is first polled.
+    async fn response(reply: Reply<Answer, Later>) -> Response {
+        let Reply::Later(mut later) = reply else {
+            panic!("the thread of the connection does the work");
+        };
+        assert!(later.next().now_or_never().is_none(), "the thread of the connection does the work");
+        match later.next().await {
+            Some(Answer::Response(response)) => response,
+            _ => panic!("no response"),
+        }
+    }
+
+    #[tokio::test]
+    async fn other_connections_are_served_while_topics_and_metrics_are_collected() {
+        let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("starts");
+        for topic in ["a", "b"] {
+            let settings = TopicSettings { partitions: 512, ..TopicSettings::default() };
+            broker.create_topic(topic, settings).await.expect("created");
+        }
+        let identity = Arc::new(Identity::anonymous("127.0.0.1"));
+        let Response::Topics { topics, is_last } = response(list(broker.clone(), identity, "a".to_owned(), 10)).await
+        else {
+            panic!("no topics");
+        };
+        assert_eq!((topics.len(), topics[0].partitions.len(), is_last), (1, 512, true));
+        let Response::Stats(text) = response(stats(broker)).await else {
+            panic!("no metrics");
+        };
+        assert!(text.contains("thalweg_topics 2\n"), "{text}");
     }
 }

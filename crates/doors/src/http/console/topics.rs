@@ -9,7 +9,6 @@ use engine::security::ResourceKind;
 use engine::{Error, TopicName};
 
 use super::super::errors::Result;
-use super::super::map::page_of_topics;
 use super::{LIST_MAX, Visit};
 
 /// Maximum number of partitions of a topic in its page.
@@ -25,7 +24,7 @@ pub(super) async fn list(visit: Visit) -> Result<Page> {
     let after = query.text("after").unwrap_or_default();
     let shows = visit.shows(ResourceKind::Topic, text);
     let from = visit.names.beginning(after);
-    let (found, is_last) = page_of_topics(&visit.http.broker, &from, LIST_MAX, shows).await?;
+    let (found, is_last) = visit.http.broker.page_of_topics(&from, LIST_MAX, shows).await?;
     let ends = |topic: &broker::TopicStatus| topic.partitions.iter().map(|of| of.end).sum();
     let ends: HashMap<String, u64> = found.iter().map(|topic| (topic.name.as_str().to_owned(), ends(topic))).collect();
     let rates = visit.before.lock().advance(ends);
