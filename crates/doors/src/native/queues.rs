@@ -30,6 +30,8 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 const HELD_MAX: usize = 65_536;
 /// Number of messages that a peek reads together.
 const PEEK_TOGETHER: usize = 16;
+/// Number of queues that a list describes before other tasks of the thread get their turn.
+const DESCRIBED_TOGETHER: usize = 16;
 /// Upper bound of the bytes that a message in a response takes on the wire in addition to its contents.
 const BESIDE_BYTES: usize = 96;
 /// Time in ms until a message that fits into no response is redelivered. Other messages are delivered in the meantime.
@@ -229,6 +231,9 @@ async fn list(
     let mut queues = Vec::with_capacity(definitions.len());
     for definition in definitions {
         queues.push(QueueInfo { notes: Named::new(), ..info(broker, &definition).await? });
+        if queues.len() % DESCRIBED_TOGETHER == 0 {
+            tokio::task::yield_now().await;
+        }
     }
     Ok(QueueResponse::Queues { queues, is_last })
 }
@@ -471,5 +476,37 @@ fn redrive(redrive: broker::Redrive) -> RedriveInfo {
         moved: redrive.moved,
         to_move: redrive.to_move,
         failure: redrive.failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use broker::Settings;
+    use futures_util::FutureExt;
+    use tokio::runtime::Handle;
+
+    use super::*;
+
+    /// The queues of a page are described in slices, however few partitions each of them has.
+    #[tokio::test]
+    async fn other_connections_are_served_while_queues_are_listed() {
+        let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("starts");
+        for i in 0..100 {
+            let name = QueueName::parse(&format!("q{i}")).expect("a name");
+            broker.queues.create(broker::NewQueue::new(name)).await.expect("created");
+        }
+        let identity = Identity::anonymous("127.0.0.1");
+        let mut list = std::pin::pin!(list(&broker, &identity, "", "", LIST_COUNT_MAX));
+        let mut pauses = 0;
+        let listed = loop {
+            match (&mut list).now_or_never() {
+                Some(listed) => break listed.expect("listed"),
+                None => pauses += 1,
+            }
+        };
+        let QueueResponse::Queues { queues, is_last } = listed else {
+            panic!("no queues");
+        };
+        assert_eq!((queues.len(), is_last, pauses), (100, true, 100 / DESCRIBED_TOGETHER));
     }
 }
