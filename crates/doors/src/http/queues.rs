@@ -35,6 +35,8 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Number of messages that a peek reads together.
 const PEEK_TOGETHER: usize = 16;
 const PEEK_COUNT_DEFAULT: usize = 10;
+/// Number of queues that a list describes before other tasks of the thread get their turn.
+const DESCRIBED_TOGETHER: usize = 16;
 /// Setting of a queue with the topic to which its failed messages are published.
 const DEAD_LETTER: &str = "dead_letter";
 
@@ -49,11 +51,20 @@ pub(super) async fn list(
     let text = |name| names.beginning(query.text(name).unwrap_or_default());
     let is_shown = |queue: &str| http.broker.is_shown(&identity, ResourceKind::Queue, queue);
     let (definitions, is_last) = http.broker.queues.list(&text("prefix"), &text("after"), count_max, is_shown).await?;
+    let queues = all_shown(&http.broker, &names, &definitions).await?;
+    Ok(codec::json(StatusCode::OK, &json!({ "queues": queues, "is_last": is_last })))
+}
+
+/// Describes queues. Other tasks of the thread run in between.
+async fn all_shown(broker: &Broker, names: &Names, definitions: &[Arc<QueueDefinition>]) -> Result<Vec<Value>> {
     let mut queues = Vec::with_capacity(definitions.len());
     for definition in definitions {
-        queues.push(shown(&http.broker, &names, &definition).await?);
+        queues.push(shown(broker, names, definition).await?);
+        if queues.len() % DESCRIBED_TOGETHER == 0 {
+            tokio::task::yield_now().await;
+        }
     }
-    Ok(codec::json(StatusCode::OK, &json!({ "queues": queues, "is_last": is_last })))
+    Ok(queues)
 }
 
 pub(super) async fn create(
@@ -723,12 +734,37 @@ fn shown_redrive(redrive: &Redrive, names: &Names) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn parsed(kind: BodyKind, body: Vec<u8>, query: &str) -> Result<Vec<Draft>, String> {
         let uri: Uri = format!("/{query}").parse().expect("a URI");
         let query = Query::parse(&uri, &["group", "dedup", "delay_ms"]).map_err(|failure| failure.error.message)?;
         drafts(kind, &body.into(), &query).map_err(|failure| failure.error.message)
+    }
+
+    /// The queues of a page are described in slices, however few partitions each of them has.
+    #[tokio::test]
+    async fn other_requests_are_served_while_queues_are_listed() {
+        let here = tokio::runtime::Handle::current();
+        let broker = Broker::start(broker::Settings::default(), &[here]).expect("starts");
+        let mut definitions = Vec::new();
+        for i in 0..100 {
+            let name = QueueName::parse(&format!("q{i}")).expect("a name");
+            definitions.push(broker.queues.create(NewQueue::new(name)).await.expect("created"));
+        }
+        let names = Names::default();
+        let mut all = std::pin::pin!(all_shown(&broker, &names, &definitions));
+        let mut pauses = 0;
+        let shown = loop {
+            match (&mut all).now_or_never() {
+                Some(Ok(shown)) => break shown,
+                Some(Err(_)) => panic!("they exist"),
+                None => pauses += 1,
+            }
+        };
+        assert_eq!((shown.len(), pauses), (100, 100 / DESCRIBED_TOGETHER));
     }
 
     #[test]
