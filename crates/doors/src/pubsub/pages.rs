@@ -1,5 +1,6 @@
 //! Pagination of lists. A token is the name at which the next page begins, so that it stays valid as items come and go.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use tokio::task::yield_now;
@@ -81,6 +82,37 @@ pub(super) async fn names_of_page<F: Future<Output = Result<Vec<String>>>>(
     }
 }
 
+/// Returns the page that begins with this token, from names in any order. `None` is a name that is not shown. Other
+/// tasks of the thread run after each [`NAMES_PER_TURN`].
+pub(super) async fn page_of_names(
+    names: impl Iterator<Item = Option<String>>,
+    size: i32,
+    token: &str,
+) -> Result<Page<String>> {
+    let size = page_size(size)?;
+    check_token(token)?;
+    let mut first = BTreeSet::new();
+    for (done, name) in names.enumerate() {
+        first.extend(name.filter(|name| name.as_str() >= token));
+        if first.len() > size + 1 {
+            first.pop_last();
+        }
+        if done % NAMES_PER_TURN == NAMES_PER_TURN - 1 {
+            yield_now().await;
+        }
+    }
+    let next_page_token = if first.len() > size { first.pop_last() } else { None };
+    Ok(Page { items: first.into_iter().collect(), next_page_token: next_page_token.unwrap_or_default() })
+}
+
+fn check_token(token: &str) -> Result<()> {
+    if token.is_empty() || token.starts_with("projects/") {
+        Ok(())
+    } else {
+        Err(Failure::invalid("Invalid page token"))
+    }
+}
+
 /// Returns the page that begins with this token, from items in any order.
 pub(super) fn page<T>(
     items: impl Iterator<Item = T>,
@@ -89,9 +121,7 @@ pub(super) fn page<T>(
     token: &str,
 ) -> Result<Page<T>> {
     let size = page_size(size)?;
-    if !token.is_empty() && !token.starts_with("projects/") {
-        return Err(Failure::invalid("Invalid page token"));
-    }
+    check_token(token)?;
     let mut named: Vec<(String, T)> =
         items.map(|item| (name(&item), item)).filter(|(name, _)| name.as_str() >= token).collect();
     named.sort_by(|a, b| a.0.cmp(&b.0));
@@ -102,7 +132,40 @@ pub(super) fn page<T>(
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
+
+    /// A page has the first of many names, which are looked at in slices.
+    #[test]
+    fn other_tasks_run_while_a_page_of_many_names_is_found() {
+        let count = 4 * NAMES_PER_TURN;
+        let names: Vec<String> = (0..count).rev().map(|i| format!("projects/p/subscriptions/s{i:05}")).collect();
+        let shown = |name: &String| Some(name.clone()).filter(|name| !name.ends_with('7'));
+        let mut seen = Vec::new();
+        let mut token = String::new();
+        loop {
+            let begin = std::mem::take(&mut token);
+            let mut page = std::pin::pin!(page_of_names(names.iter().map(shown), 100, &begin));
+            let mut pauses = 0;
+            let page = loop {
+                match (&mut page).now_or_never() {
+                    Some(page) => break page.expect("a page"),
+                    None => pauses += 1,
+                }
+            };
+            assert_eq!(pauses, 4);
+            assert!(page.items.len() <= 100);
+            seen.extend(page.items);
+            token = page.next_page_token;
+            if token.is_empty() {
+                break;
+            }
+        }
+        let expected: Vec<String> = names.iter().rev().filter_map(shown).collect();
+        assert_eq!(seen, expected);
+        assert!(page_of_names(names.iter().map(shown), 1, "zz").now_or_never().is_some_and(|page| page.is_err()));
+    }
 
     #[test]
     fn pages_together_are_the_list() {

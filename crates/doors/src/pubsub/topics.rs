@@ -15,7 +15,7 @@ use super::errors::{Failure, Result};
 use super::map::{Ask, Door};
 use super::masks::distinct;
 use super::names::{Kind, Name, parse_project};
-use super::pages::{NAMES_PER_TURN, Page, Wanted, names_of_page, page, page_size};
+use super::pages::{NAMES_PER_TURN, Page, Wanted, names_of_page, page, page_of_names, page_size};
 use super::proto::{
     DeleteTopicRequest, GetTopicRequest, ListTopicSnapshotsRequest, ListTopicSnapshotsResponse,
     ListTopicSubscriptionsRequest, ListTopicSubscriptionsResponse, ListTopicsRequest, ListTopicsResponse,
@@ -223,9 +223,12 @@ pub(super) async fn list_subscriptions(
     let name = Name::parse(Kind::Topic, &request.topic)?;
     door.topic(&name).await?;
     let queues = door.broker.queues.over(&door.names.inner(&name)).await?;
-    let queues = queues.iter().filter(|queue| ask.shows(Kind::Subscription, queue.name.as_str()));
-    let names = queues.map(|queue| door.names.outer(Kind::Subscription, queue.name.as_str()).to_string());
-    let Page { items, next_page_token } = page(names, String::clone, request.page_size, &request.page_token)?;
+    let shown = |inner: &str| {
+        let is_shown = ask.shows(Kind::Subscription, inner);
+        is_shown.then(|| door.names.outer(Kind::Subscription, inner).to_string())
+    };
+    let names = queues.iter().map(|queue| shown(queue.name.as_str()));
+    let Page { items, next_page_token } = page_of_names(names, request.page_size, &request.page_token).await?;
     Ok(ListTopicSubscriptionsResponse { subscriptions: items, next_page_token })
 }
 
