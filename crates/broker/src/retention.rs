@@ -1,5 +1,7 @@
 //! Retention of the records of a partition: the limits of the topic, and the records that queues still need.
 
+use std::sync::Arc;
+
 use engine::{Offset, TopicSettings};
 
 use crate::view::QueueView;
@@ -27,7 +29,7 @@ impl Retention {
 }
 
 /// Returns the first offset that retention must keep; `Offset::MAX` if it may remove all records.
-pub(crate) fn needed_from(retention: Retention, queues: &mut [QueueView], holds: &[(Box<str>, Offset)]) -> Offset {
+pub(crate) fn needed_from(retention: Retention, queues: &mut [QueueView], holds: &[(Arc<str>, Offset)]) -> Offset {
     if !retention.keeps_unacked {
         return Offset::MAX;
     }

@@ -65,8 +65,9 @@ struct State {
     queues: Views,
     /// Deduplication ids that were sent to queues recently.
     dedup: Dedup,
-    /// Snapshots of queues, each with the lowest offset that it may still need.
-    holds: Vec<(Box<str>, Offset)>,
+    /// Snapshots of queues in the order of their names, each with the lowest offset that it may still need. The
+    /// partitions of a topic share the names.
+    holds: Vec<(Arc<str>, Offset)>,
     /// Waiters for the commit of all records before an offset, ordered by offset.
     uncommitted: Uncommitted,
     /// Spans that are finished with the commit of all records before an offset, ordered by offset.

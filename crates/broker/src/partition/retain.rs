@@ -63,7 +63,7 @@ impl PartitionCell {
     }
 
     /// Keeps the records from `floor` on for a snapshot of this name, even if all queues have acknowledged them.
-    pub(crate) fn hold(&self, name: &str, floor: Offset) {
+    pub(crate) fn hold(&self, name: &Arc<str>, floor: Offset) {
         self.state.lock().hold(name, floor);
     }
 
@@ -105,17 +105,26 @@ impl State {
         Ok(before - self.log.memory_bytes())
     }
 
-    pub(super) fn hold(&mut self, name: &str, floor: Offset) {
-        self.release(name);
-        self.holds.push((name.into(), floor));
+    pub(super) fn hold(&mut self, name: &Arc<str>, floor: Offset) {
+        match self.place_of_hold(name) {
+            Ok(at) => self.holds[at].1 = floor,
+            Err(at) => self.holds.insert(at, (name.clone(), floor)),
+        }
     }
 
     pub(super) fn release(&mut self, name: &str) {
-        self.holds.retain(|(held, _)| &**held != name);
+        if let Ok(at) = self.place_of_hold(name) {
+            self.holds.remove(at);
+        }
+    }
+
+    /// Returns the place of a hold, or the place where it belongs.
+    fn place_of_hold(&self, name: &str) -> std::result::Result<usize, usize> {
+        self.holds.binary_search_by(|(held, _)| (**held).cmp(name))
     }
 
     pub(super) fn is_held(&self, name: &str) -> bool {
-        self.holds.iter().any(|(held, _)| &**held == name)
+        self.place_of_hold(name).is_ok()
     }
 
     /// Removes what all queues have acknowledged: the records before the first one that any queue needs, and those in
@@ -138,5 +147,45 @@ impl State {
         behind.for_each(|offset| log.forget(offset));
         let freed = before - log.memory_bytes();
         (floor.min(end), freed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::queue::QueueName;
+    use engine::{TopicName, TopicSettings};
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::broker::Broker;
+    use crate::queues::NewQueue;
+    use crate::settings::Settings;
+
+    /// A snapshot takes little memory for each of its partitions, and is found among others without a search.
+    #[tokio::test]
+    async fn partitions_share_the_names_of_snapshots() {
+        let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("starts");
+        let settings = TopicSettings { partitions: 2, ..TopicSettings::default() };
+        broker.create_topic("t", settings).await.expect("created");
+        let topic = Some(TopicName::parse("t").expect("a name"));
+        let queue = NewQueue { topic, ..NewQueue::new(QueueName::parse("q").expect("a name")) };
+        broker.queues.create(queue).await.expect("created");
+        for name in ["b", "c", "a"] {
+            broker.queues.create_snapshot(name, "q", u64::MAX).await.expect("created");
+        }
+        let topic = broker.existing_topic("t").expect("exists");
+        let [first, second] = topic.partitions() else {
+            panic!("two partitions");
+        };
+        let names = |cell: &PartitionCell| {
+            let state = cell.state.lock();
+            state.holds.iter().map(|(name, _)| (name.to_string(), name.as_ptr())).collect::<Vec<_>>()
+        };
+        assert_eq!(names(first), names(second), "each name is in memory once");
+        let of_first = names(first);
+        assert!(of_first.is_sorted() && of_first.len() == 3, "{of_first:?}");
+        broker.queues.delete_snapshot("b").await.expect("deleted");
+        let left = names(second).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(left, ["a", "c"]);
     }
 }

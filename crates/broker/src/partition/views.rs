@@ -1,5 +1,7 @@
 //! Queues over a partition, whose views live behind its lock.
 
+use std::sync::Arc;
+
 use engine::queue::{Dedup, QueueId};
 use engine::{Error, Offset, Result};
 
@@ -8,8 +10,8 @@ use crate::log::Log;
 use crate::view::{LogEnds, QueueView};
 
 /// Returns the name under which a partition holds the records of a forgotten queue. No snapshot has such a name.
-fn hold_of(id: QueueId) -> String {
-    format!("\0queue {id:x}")
+fn hold_of(id: QueueId) -> Arc<str> {
+    format!("\0queue {id:x}").into()
 }
 
 impl PartitionCell {

@@ -1,5 +1,7 @@
 //! Snapshots of queues: the unfinished messages at one moment are kept, and a queue can return to that state.
 
+use std::sync::Arc;
+
 use engine::queue::{Snapshot, SnapshotHead, SnapshotPartition};
 
 use super::QUEUES;
@@ -156,7 +158,9 @@ fn hold(topic: &Topic, name: &str, snapshot: &Snapshot) {
     if snapshot.topic_id != topic.id {
         return;
     }
+    // All partitions share the name.
+    let name = Arc::from(name);
     for (partition, of) in topic.partitions().iter().zip(&snapshot.partitions) {
-        partition.hold(name, of.floor());
+        partition.hold(&name, of.floor());
     }
 }
