@@ -6,12 +6,13 @@ use broker::SeekTo;
 use engine::ErrorKind;
 use engine::queue::SnapshotHead as Kept;
 use prost::Message;
+use tokio::task::yield_now;
 
 use super::errors::{Code, Failure, Result};
 use super::map::{Ask, Door};
 use super::masks::distinct;
 use super::names::{DELETED_TOPIC, Kind, Name, is_id, parse_project};
-use super::pages::{Page, page};
+use super::pages::{NAMES_PER_TURN, Page, page};
 use super::policies;
 use super::proto::seek_request::Target;
 use super::proto::{
@@ -79,10 +80,18 @@ pub(super) async fn find(door: &Door, name: &Name) -> Result<Snapshot> {
 /// Returns the snapshots of a topic.
 pub(super) async fn over(door: &Door, topic: &Name) -> Result<Vec<Snapshot>> {
     let topic = door.names.inner(topic);
+    let all = door.broker.queues.snapshots("").await?.into_iter();
+    all_shown(door, all.filter(|(_, kept)| kept.topic.as_str() == topic)).await
+}
+
+/// Returns the descriptions of snapshots that have not expired. Other tasks of the thread run after each
+/// [`NAMES_PER_TURN`].
+async fn all_shown(door: &Door, kept: impl Iterator<Item = (String, Kept)>) -> Result<Vec<Snapshot>> {
     let mut snapshots = Vec::new();
-    for (inner, kept) in door.broker.queues.snapshots("").await? {
-        if kept.topic.as_str() == topic {
-            snapshots.extend(shown(door, &inner, &kept).await?);
+    for (done, (inner, kept)) in kept.enumerate() {
+        snapshots.extend(shown(door, &inner, &kept).await?);
+        if done % NAMES_PER_TURN == NAMES_PER_TURN - 1 {
+            yield_now().await;
         }
     }
     Ok(snapshots)
@@ -128,12 +137,8 @@ pub(super) async fn get(ask: Ask, request: GetSnapshotRequest) -> Result<Snapsho
 pub(super) async fn list(ask: Ask, request: ListSnapshotsRequest) -> Result<ListSnapshotsResponse> {
     let door = &ask.door;
     let project = parse_project(&request.project)?;
-    let mut snapshots = Vec::new();
-    for (inner, kept) in door.broker.queues.snapshots(&door.names.prefix(project)).await? {
-        if ask.shows_all(Kind::Snapshot, &inner) {
-            snapshots.extend(shown(door, &inner, &kept).await?);
-        }
-    }
+    let all = door.broker.queues.snapshots(&door.names.prefix(project)).await?.into_iter();
+    let snapshots = all_shown(door, all.filter(|(inner, _)| ask.shows_all(Kind::Snapshot, inner))).await?;
     let of_project = snapshots.into_iter().filter(|snapshot| {
         Name::parse(Kind::Snapshot, &snapshot.name).is_ok_and(|name| name.project == project && is_id(&name.id))
     });
@@ -244,4 +249,42 @@ pub(super) async fn seek(ask: Ask, request: SeekRequest) -> Result<SeekResponse>
     };
     door.broker.queues.seek(queue.name.as_str(), to).await?;
     Ok(SeekResponse {})
+}
+
+#[cfg(test)]
+mod tests {
+    use broker::{Broker, NewQueue, Settings};
+    use engine::TopicSettings;
+    use engine::queue::QueueName;
+    use futures_util::FutureExt;
+    use tokio::runtime::Handle;
+
+    use super::super::names::Names;
+    use super::super::push::Allow;
+    use super::*;
+
+    /// The snapshots of a list are described in slices.
+    #[tokio::test]
+    async fn other_tasks_run_while_many_snapshots_are_listed() {
+        let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("starts");
+        broker.create_topic("t", TopicSettings::default()).await.expect("created");
+        let topic = Some(engine::TopicName::parse("t").expect("a name"));
+        let queue = NewQueue { topic, ..NewQueue::new(QueueName::parse("q").expect("a name")) };
+        broker.queues.create(queue).await.expect("created");
+        let count = 2 * NAMES_PER_TURN + 10;
+        for i in 0..count {
+            broker.queues.create_snapshot(&format!("s{i}"), "q", u64::MAX).await.expect("created");
+        }
+        let door = Door::new(broker, Names::new("p".into()), 1 << 20, Allow::default(), false);
+        let name = Name { kind: Kind::Topic, project: "p".into(), id: "t".into() };
+        let mut all = std::pin::pin!(over(&door, &name));
+        let mut pauses = 0;
+        let found = loop {
+            match (&mut all).now_or_never() {
+                Some(found) => break found.expect("listed"),
+                None => pauses += 1,
+            }
+        };
+        assert_eq!((found.len(), pauses), (count, 2));
+    }
 }
