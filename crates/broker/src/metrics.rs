@@ -120,8 +120,6 @@ pub struct Metrics {
     /// Times that a subscriber's queue overflowed.
     pub slow_subscribers: Counter,
     pub subscribers: AtomicUsize,
-    /// Partitions that subscribers read, each counted for each subscriber.
-    pub sources: AtomicUsize,
     /// Maximum number of batches that were queued for one subscriber.
     pub queue_high_water: AtomicU64,
     /// Time from the call of publish to the place in the log, or to the commit if the publish waits for it.
@@ -265,11 +263,6 @@ impl Metrics {
             self.slow_subscribers.get(),
         )?;
         out.gauge("thalweg_subscribers", "Open subscriptions", load(&self.subscribers))?;
-        out.gauge(
-            "thalweg_subscribed_partitions",
-            "Partitions of all subscriptions, each counted for each subscription, at most 1,048,576",
-            load(&self.sources),
-        )?;
         out.gauge(
             "thalweg_subscriber_queue_high_water",
             "Maximum number of batches queued for one subscription so far",

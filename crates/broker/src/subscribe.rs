@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::ids::is_internal;
-use engine::limits::{
-    GROUP_NAME_BYTES_MAX, SUBSCRIBED_PARTITIONS_MAX, SUBSCRIBER_QUEUE_BATCHES_MAX, SUBSCRIPTIONS_MAX,
-};
+use engine::limits::{GROUP_NAME_BYTES_MAX, SUBSCRIBER_QUEUE_BATCHES_MAX, SUBSCRIPTIONS_MAX};
 use engine::mesh::MeshMode;
 use engine::{
     Delivery, Error, Feed, FeedLimits, Missing, Offset, Overflow, PartitionId, Pattern, Result, SourceId, Start,
@@ -22,7 +20,7 @@ use crate::holdings::Hold;
 use crate::partition::PartitionCell;
 use crate::permit::{Permit, refused};
 use crate::reader::Reader;
-use crate::subscriber::{Direct, Next, Scope, Subscriber, too_many_partitions};
+use crate::subscriber::{Direct, Next, Scope, Subscriber};
 use crate::topic::Topic;
 
 /// Request of a door for a subscription.
@@ -91,7 +89,6 @@ impl Core {
         if self.metrics().subscribers.load(Ordering::Relaxed) >= SUBSCRIPTIONS_MAX {
             return Err(Error::busy(format!("subscription limit reached ({SUBSCRIPTIONS_MAX}): close one first")));
         }
-        self.check_room_for_partitions(1)?;
         let is_wildcard = !matches!(request.pattern, Pattern::Topic(_));
         if is_wildcard && matches!(request.start, Start::Offset(_) | Start::Offsets(_)) {
             let message = "a subscription to a pattern starts at live, earliest or a time: an offset is valid for one \
@@ -175,13 +172,6 @@ impl Core {
         Ok(subscription)
     }
 
-    /// Checks that subscriptions may read this many more partitions. One that waits for topics ends if it reads more
-    /// later.
-    fn check_room_for_partitions(&self, partitions: usize) -> Result<()> {
-        let read = self.metrics().sources.load(Ordering::Relaxed);
-        if read.saturating_add(partitions) > SUBSCRIBED_PARTITIONS_MAX { Err(too_many_partitions()) } else { Ok(()) }
-    }
-
     /// Ends the subscriptions that read a topic or a channel which they may not read any more.
     pub(crate) fn end_refused_subscriptions(&self) {
         self.limited.all().iter().for_each(|subscriber| self.end_if_refused(subscriber));
@@ -245,10 +235,7 @@ impl Subscription {
         request.permit.check(&topic.name, false)?;
         match request.partition {
             Some(partition) => self.join(&topic.partition(partition)?, &request.start, group),
-            None => {
-                self.core.check_room_for_partitions(topic.partitions().len())?;
-                topic.partitions().iter().try_for_each(|cell| self.join(cell, &request.start, group))
-            }
+            None => topic.partitions().iter().try_for_each(|cell| self.join(cell, &request.start, group)),
         }
     }
 
@@ -367,60 +354,5 @@ impl SubscriptionHandle {
     /// Returns the topic and the partition of a source.
     pub fn source(&self, source: SourceId) -> (TopicName, PartitionId) {
         self.subscriber.source_name(source)
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use tokio::runtime::Handle;
-
-    use super::*;
-    use crate::broker::Broker;
-    use crate::settings::Settings;
-
-    /// Returns a request for a live subscription to a topic that exists, or to a pattern.
-    pub(crate) fn live(pattern: &str) -> Subscribe {
-        Subscribe {
-            pattern: Pattern::parse(pattern).expect("a pattern"),
-            partition: None,
-            start: Start::Live,
-            overflow: Overflow::Replay,
-            queue_batches: None,
-            group: None,
-            credit: u64::MAX,
-            missing: Missing::Refuse,
-            is_channel: false,
-            permit: Permit::ALL,
-            origin: Origin::default(),
-            hold: None,
-            direct: None,
-        }
-    }
-
-    /// A subscription takes memory for each partition that it reads, which any number of others may read, too.
-    #[tokio::test]
-    async fn all_subscriptions_together_have_a_limit_of_partitions() {
-        let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("starts");
-        let settings = TopicSettings { partitions: 1024, ..TopicSettings::default() };
-        broker.create_topic("t", settings).await.expect("created");
-        let mut all = Vec::new();
-        for _ in 0..SUBSCRIBED_PARTITIONS_MAX / 1024 - 1 {
-            all.push(broker.subscribe(live("t")).await.expect("subscribed"));
-        }
-        let one = Subscribe { partition: Some(7), ..live("t") };
-        let one = broker.subscribe(one).await.expect("there is room for one partition");
-        let kind = |error: Error| error.kind;
-        let none = broker.subscribe(live("t")).await.map(drop);
-        assert_eq!(none.map_err(kind), Err(engine::ErrorKind::Busy));
-        let mut pattern = broker.subscribe(live("*")).await.expect("it waits for topics, too");
-        let ended = pattern.next(&mut Vec::new()).await;
-        assert_eq!(ended.map_err(kind), Err(engine::ErrorKind::Busy));
-        drop((pattern, one, all));
-        let read = || broker.metrics().sources.load(Ordering::Relaxed);
-        while read() > 0 {
-            tokio::task::yield_now().await;
-        }
-        let again = broker.subscribe(live("t")).await.expect("there is room again");
-        assert_eq!((again.starts.len(), read()), (1024, 1024));
     }
 }

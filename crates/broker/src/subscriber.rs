@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::limits::{PARTITIONS_TOTAL_MAX, SUBSCRIBED_PARTITIONS_MAX};
+use engine::limits::PARTITIONS_TOTAL_MAX;
 use engine::{
     Delivery, Error, ErrorKind, Fanout, Feed, Offer, Offset, Overflow, PartitionId, RecordBatch, SourceId, TopicName,
 };
@@ -169,11 +169,6 @@ impl Subscriber {
                 &mut state,
                 Error::busy("the subscription has read from too many partitions; subscribe again"),
             );
-            return None;
-        }
-        if self.metrics.sources.fetch_add(1, Ordering::Relaxed) >= SUBSCRIBED_PARTITIONS_MAX {
-            self.metrics.sources.fetch_sub(1, Ordering::Relaxed);
-            self.end_locked(&mut state, too_many_partitions());
             return None;
         }
         state.sources.push(cell.clone());
@@ -487,19 +482,9 @@ impl Subscriber {
     }
 }
 
-/// Returns the error for a subscription that would read too many partitions, together with all others.
-pub(crate) fn too_many_partitions() -> Error {
-    Error::busy(format!(
-        "limit of partitions of all subscriptions reached ({SUBSCRIBED_PARTITIONS_MAX}; each subscription counts all \
-         that it reads): close a subscription, or subscribe to fewer topics"
-    ))
-}
-
 impl Drop for Subscriber {
     fn drop(&mut self) {
-        let State { feed, sources, .. } = self.state.get_mut();
-        self.metrics.sources.fetch_sub(sources.len(), Ordering::Relaxed);
-        let queued = feed.queued_batches();
+        let queued = self.state.get_mut().feed.queued_batches();
         self.lane.queued.fetch_sub(queued, Ordering::Relaxed);
         self.lane.room.notify_waiters();
         self.lane.subscribers.fetch_sub(1, Ordering::Relaxed);

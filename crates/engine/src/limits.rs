@@ -50,9 +50,6 @@ pub const QUEUE_DELAYED_MAX: u64 = 1 << 18;
 pub const SUBSCRIBER_QUEUE_BATCHES_MAX: usize = 65_536;
 /// Maximum number of subscriptions per broker.
 pub const SUBSCRIPTIONS_MAX: usize = 262_144;
-/// Maximum number of partitions that all subscriptions of a broker read, each counted for each subscription. A
-/// subscription takes about 140 bytes for each of its partitions.
-pub const SUBSCRIBED_PARTITIONS_MAX: usize = 1 << 20;
 /// Maximum number of channels per broker: names without a topic that messages are published to while subscriptions
 /// listen.
 pub const CHANNELS_MAX: usize = 16_384;
