@@ -20,7 +20,7 @@ use crate::caches::{self, Caches};
 use crate::core::{Core, CoreParts};
 use crate::defaults::Defaults;
 use crate::documents::Documents;
-use crate::fetch::aside;
+use crate::fetch::aside_in_turn;
 use crate::groups::{self, GroupTable, Groups};
 use crate::lanes::Lanes;
 use crate::leadership::{Leadership, Role};
@@ -192,14 +192,8 @@ impl Broker {
     /// Returns the metrics as [`Broker::stats`] does. They are collected one at a time on a thread that serves no
     /// connection, because they visit each queue and each partition of it.
     pub async fn stats_aside(self: &Arc<Self>) -> Result<String> {
-        // The semaphore is never closed.
-        let turn = COLLECTIONS.acquire().await.ok();
         let broker = self.clone();
-        aside(move || {
-            let _turn = turn;
-            broker.stats()
-        })
-        .await
+        aside_in_turn(&COLLECTIONS, move || broker.stats()).await
     }
 
     /// Restores what was known of streams before the start, and lists their keys in the caches that exist. `place_of`

@@ -31,7 +31,7 @@ use engine::{Error, ErrorKind, Result, SettingsChange, TopicName, TopicSettings}
 use tokio::sync::Semaphore;
 
 use crate::broker::Broker;
-use crate::fetch::aside;
+use crate::fetch::aside_in_turn;
 use crate::topic::{Topic, TopicStatus, refuse_internal};
 
 /// Turn of the long list of topics that is being collected.
@@ -155,15 +155,9 @@ impl Broker {
         if !self.joins_in_slices() {
             return Ok(self.list_topics(after, count_max, is_shown));
         }
-        // The semaphore is never closed.
-        let turn = LONG_LISTS.acquire().await.ok();
         let broker = self.clone();
         let after = after.to_owned();
-        aside(move || {
-            let _turn = turn;
-            Ok(broker.list_topics(&after, count_max, is_shown))
-        })
-        .await
+        aside_in_turn(&LONG_LISTS, move || Ok(broker.list_topics(&after, count_max, is_shown))).await
     }
 
     fn status_of(&self, topic: &Topic) -> TopicStatus {

@@ -8,6 +8,8 @@ use std::time::Duration;
 use engine::mesh::MeshMode;
 use engine::{Error, ErrorKind, Isolation, Offset, PartitionId, RecordBatch, Result};
 use storage::Read;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use crate::acting;
 use crate::core::Core;
@@ -254,6 +256,26 @@ pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + 
     done.unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, format!("the read was interrupted ({e}): retry"))))
 }
 
+/// Runs work as [`aside`] does when it has its turn. As a separate task it takes and returns the turn, even if the
+/// caller is not polled any more, as one whose client does not read.
+pub(crate) async fn aside_in_turn<T: Send + 'static>(
+    turns: &'static Semaphore,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        // The semaphore is never closed.
+        let turn = turns.acquire().await.ok();
+        aside(move || {
+            let _turn = turn;
+            work()
+        })
+        .await
+    });
+    let ended = || Err(Error::new(ErrorKind::ShuttingDown, "the broker is shutting down"));
+    task.join_next().await.and_then(std::result::Result::ok).unwrap_or_else(ended)
+}
+
 fn first_at(batches: &[RecordBatch], timestamp_ms: i64) -> Result<Option<(Offset, i64)>> {
     for batch in batches.iter().filter(|batch| batch.max_timestamp_ms() >= timestamp_ms) {
         for record in &batch.records()? {
@@ -346,4 +368,24 @@ pub(crate) async fn any(events: &mut [impl Future<Output = ()> + Unpin]) {
         }
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_turn_does_not_wait_for_a_caller_that_is_not_polled_any_more() {
+        static TURNS: Semaphore = Semaphore::const_new(1);
+        let call = |number| aside_in_turn(&TURNS, move || Ok(number));
+        let (mut first, mut second) = (Box::pin(call(1)), Box::pin(call(2)));
+        for caller in [&mut first, &mut second] {
+            assert!(caller.now_or_never().is_none());
+        }
+        let third = tokio::time::timeout(Duration::from_secs(60), call(3)).await;
+        assert_eq!(third.expect("the second one has returned its turn"), Ok(3));
+        drop((first, second));
+    }
 }

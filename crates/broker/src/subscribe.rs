@@ -356,3 +356,27 @@ impl SubscriptionHandle {
         self.subscriber.source_name(source)
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Returns a request for a live subscription to a topic that exists, or to a pattern.
+    pub(crate) fn live(pattern: &str) -> Subscribe {
+        Subscribe {
+            pattern: Pattern::parse(pattern).expect("a pattern"),
+            partition: None,
+            start: Start::Live,
+            overflow: Overflow::Replay,
+            queue_batches: None,
+            group: None,
+            credit: u64::MAX,
+            missing: Missing::Refuse,
+            is_channel: false,
+            permit: Permit::ALL,
+            origin: Origin::default(),
+            hold: None,
+            direct: None,
+        }
+    }
+}
