@@ -169,8 +169,8 @@ async fn shown(broker: &Broker, names: &Names, definition: &QueueDefinition) -> 
             "oldest_ms": counts.oldest_ms,
             "noisy_groups": counts.noisy_groups,
         }),
-        // The topic of the queue was deleted.
-        Err(error) if error.kind == ErrorKind::NotFound => Value::Null,
+        // The topic of the queue was deleted, or the queue cannot begin again over a new one yet.
+        Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Busy) => Value::Null,
         Err(error) => return Err(error.into()),
     };
     let setting = |(name, value): (&str, SettingValue)| {

@@ -201,8 +201,8 @@ async fn info(broker: &Broker, definition: &QueueDefinition) -> Result<QueueInfo
             oldest_ms: counts.oldest_ms,
             noisy_groups: counts.noisy_groups,
         }),
-        // The topic of the queue was deleted.
-        Err(error) if error.kind == ErrorKind::NotFound => None,
+        // The topic of the queue was deleted, or the queue cannot begin again over a new one yet.
+        Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Busy) => None,
         Err(error) => return Err(error),
     };
     let text = |(name, value): (&str, engine::queue::SettingValue)| (name.to_owned(), value.to_string());

@@ -84,11 +84,12 @@ async fn peek(visit: &Visit, name: &str) -> Result<Vec<queue::Message>, String> 
     peeked.await.map(|found| found.iter().map(message).collect()).map_err(|error| error.message)
 }
 
-/// Returns the numbers of a queue; `None` if its topic was deleted.
+/// Returns the numbers of a queue; `None` if its topic was deleted, or if the queue cannot begin again over a new one
+/// yet.
 async fn counts(visit: &Visit, definition: &QueueDefinition) -> Result<Option<QueueCounts>> {
     match visit.http.broker.queues.counts(definition.name.as_str()).await {
         Ok(counts) => Ok(Some(counts)),
-        Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+        Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Busy) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
