@@ -127,7 +127,9 @@ impl Interest {
         }
         self.topics.entry(topic.clone()).or_default().is_wanted = is_wanted;
         self.wanted_count = if is_wanted { self.wanted_count + 1 } else { self.wanted_count - 1 };
-        self.schedule(topic, Some(now_ms));
+        // One that is due already stays in its place among the advertisements that a site is sent again.
+        let due_ms = self.topics.get(topic).and_then(|topic| topic.due_ms);
+        self.schedule(topic, Some(due_ms.map_or(now_ms, |due_ms| due_ms.min(now_ms))));
     }
 
     pub fn is_wanted(&self, topic: &TopicName) -> bool {
@@ -274,6 +276,8 @@ impl Interest {
     fn schedule_all(&mut self, now_ms: u64) {
         self.due = self.topics.keys().map(|name| (now_ms, name.clone())).collect();
         self.topics.values_mut().for_each(|topic| topic.due_ms = Some(now_ms));
+        // A site that has not been sent all of them yet is sent the rest at this time, too.
+        self.sites.iter_mut().filter_map(|site| site.repeats_ms.as_mut()).for_each(|repeats_ms| *repeats_ms = now_ms);
     }
 }
 

@@ -136,6 +136,42 @@ fn a_site_that_is_told_everything_again_removes_what_was_withdrawn_while_it_rece
     assert_eq!(announce(&mut interest, 4 + 2 * ADVERTISE_TTL_MS, |_| true), (0, vec![]), "it can have nothing");
 }
 
+/// The end of the advertisements that a site is sent again comes after all of them, whatever else changes meanwhile.
+#[test]
+fn a_site_is_told_the_end_after_all_topics() {
+    let count = 2 * INTEREST_TOPICS_PER_CALL_MAX + 1;
+    let first = topic("t.0");
+    let changes: [&dyn Fn(&mut Interest); 3] = [
+        &|interest| interest.reset_site(&site("b"), 6),
+        &|interest| drop(interest.due(&sites(&["a", "b", "c"]), 6)),
+        &|interest| {
+            interest.set(&first, false, 6);
+            interest.set(&first, true, 6);
+        },
+    ];
+    for change in changes {
+        let mut interest = Interest::new();
+        for number in 0..count {
+            interest.set(&topic(&format!("t.{number}")), true, 0);
+        }
+        let both = sites(&["a", "b"]);
+        while interest.next_due_ms() == Some(0) {
+            interest.due(&both, 0);
+        }
+        interest.advertised();
+        interest.reset_site(&site("a"), 5);
+        change(&mut interest);
+        let mut ends = Vec::new();
+        while interest.next_due_ms().is_some_and(|due_ms| due_ms <= 6) {
+            let list = interest.list.clone();
+            interest.due(&list, 6);
+            let advertised = interest.advertised();
+            ends.extend(advertised.into_iter().filter(|end| end.to == site("a")).map(|end| end.topics));
+        }
+        assert_eq!(ends, [count]);
+    }
+}
+
 #[test]
 fn one_call_has_a_bounded_number_of_topics() {
     let mut interest = Interest::new();
