@@ -102,9 +102,9 @@ impl Socket {
             chunks.drain(..written.chunks);
             return Poll::Ready(Ok(written.bytes));
         }
-        let written = match chunks.make_contiguous() {
-            [chunk] => self.try_write(chunk),
-            chunks => {
+        let written = match chunks.front() {
+            Some(chunk) if chunks.len() == 1 => self.try_write(chunk),
+            _ => {
                 let mut slices = [IoSlice::new(&[]); SLICES_MAX];
                 let slots = slices.iter_mut().zip(&*chunks);
                 let count = slots.map(|(slice, chunk)| *slice = IoSlice::new(chunk)).count();

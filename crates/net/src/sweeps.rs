@@ -17,7 +17,7 @@ use crate::workers::Worker;
 pub(crate) const REQUESTS_MIN: u64 = 8;
 /// Maximum number of bytes that one turn puts off.
 pub(crate) const BYTES_MAX: usize = 8 << 10;
-/// Maximum number of connections whose answers wait. The last one writes them all.
+/// Maximum number of connections whose answers wait. After the turn of the last one, all are written.
 const CONNECTIONS_MAX: usize = 32;
 
 /// Answers of one worker that are written at the end of the sweep.
@@ -40,15 +40,17 @@ impl Sweeps {
 
     /// Writes the bytes of an outbox at the end of the sweep.
     pub(crate) fn put_off(&self, outbox: &Arc<Outbox>) {
-        let waiting = {
-            let mut unwritten = self.unwritten.borrow_mut();
-            unwritten.push(outbox.clone());
-            unwritten.len()
-        };
-        if waiting >= CONNECTIONS_MAX {
-            self.write();
-        } else if waiting == 1 {
+        let mut unwritten = self.unwritten.borrow_mut();
+        if unwritten.is_empty() {
             self.begun.notify_one();
+        }
+        unwritten.push(outbox.clone());
+    }
+
+    /// Writes all answers that were put off, if there are many.
+    pub(crate) fn write_if_full(&self) {
+        if self.unwritten.borrow().len() >= CONNECTIONS_MAX {
+            self.write();
         }
     }
 

@@ -86,6 +86,21 @@ async fn every_request_has_its_duration(way: Way) {
     }
 }
 
+/// Answers to pipelined requests are written after their turn, and counted once, however the connection ends.
+#[tokio::test]
+async fn bytes_that_are_written_after_their_turn_are_counted_once() {
+    let fixture = Fixture::in_order(measured());
+    let mut peer = fixture.dial_abrupt(Way::Tcp).await;
+    let requests: Vec<u8> = (0..100).flat_map(|id| call(id, "echo x")).collect();
+    let mut bytes = 0;
+    for _ in 0..10 {
+        bytes += peer.exchange(&requests, 100).await.iter().map(ServerFrame::frame_bytes).sum::<usize>() as u64;
+    }
+    assert_eq!(fixture.totals().bytes_written, bytes);
+    drop(peer);
+    assert_eq!(fixture.assert_all_released().await.bytes_written, bytes);
+}
+
 /// Disabled measurements cost nothing and count nothing.
 #[tokio::test]
 async fn bytes_and_durations_are_counted_only_where_they_are_wanted() {

@@ -1,7 +1,7 @@
 //! Stream of frames from its first byte to its last: read, decode, handle, write.
 //!
-//! A woken task reads until nothing is left, handles every complete frame, and writes all results in one call. Between
-//! frames it holds no buffer.
+//! A woken task reads until nothing is left, handles every complete frame, and writes all results in one call, at once
+//! or at the end of the sweep. Between frames it holds no buffer.
 
 mod ending;
 mod reading;
@@ -77,11 +77,10 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     turn_ns: u64,
     /// `true` while nothing is read, because something else has to be done or written first.
     is_held_up: bool,
-    /// Written bytes at the last check, and the tick since which others wait without progress.
+    /// Written bytes at the last check, with those that it put off, and the tick since which others wait without
+    /// progress.
     written: u64,
-    /// Written bytes that the metrics have, and that the handler has been told of. Those that are written at the end of
-    /// the sweep are among them.
-    counted_written: u64,
+    /// Written bytes that the handler has been told of.
     told_written: u64,
     stalled: Option<u64>,
     /// `true` if the last turn has left its answers to the end of the sweep.
@@ -178,16 +177,23 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Future for Connection<P, H, T> {
         let clock = self.turns.clock();
         let polled = scratch::with(|scratch| self.poll_turn(cx, scratch));
         self.turns.end(&clock);
+        if self.has_put_off {
+            // Not in the turn, which the writes for others would make a heavy one.
+            self.live.worker.sweeps.write_if_full();
+        }
         polled
     }
 }
 
 impl<P: Protocol, H: Handler<P>, T> Drop for Connection<P, H, T> {
     fn drop(&mut self) {
+        if self.has_put_off {
+            self.outbox.flush();
+        }
         self.outbox.close();
         self.give_up();
         if self.live.counts_bytes {
-            self.live.cells.bytes_written.add(self.outbox.written() - self.written);
+            self.live.cells.bytes_written.add(self.outbox.written().saturating_sub(self.written));
         }
     }
 }
@@ -239,7 +245,6 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             turn_ns: 0,
             is_held_up: false,
             written: 0,
-            counted_written: 0,
             told_written: 0,
             stalled: None,
             has_put_off: false,
@@ -448,13 +453,12 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         // Before the peer can send the next request: on another stream it might be handled by another thread.
         self.pause_after(cx, Spent { requests, bytes_read, bytes_written: 0 });
         self.has_put_off = why == Work::Done && self.writes_later(requests, &scratch.out);
-        let bytes_written = if self.has_put_off {
-            self.write_later(cx, scratch)
+        if self.has_put_off {
+            self.write_later(cx, scratch);
         } else {
             self.write(cx, scratch, now)?;
-            self.written.saturating_sub(self.told_written)
-        };
-        self.pause_after(cx, Spent { bytes_written, ..Spent::default() });
+        }
+        self.pause_after(cx, Spent { bytes_written: self.written - self.told_written, ..Spent::default() });
         Ok(why)
     }
 

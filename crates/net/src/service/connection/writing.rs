@@ -21,17 +21,21 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             && matches!(self.stage, Stage::Serving)
     }
 
-    /// Leaves all encoded bytes to the end of the sweep, and updates the counters. Returns the number of bytes.
-    pub(super) fn write_later(&mut self, cx: &Context<'_>, scratch: &mut Scratch) -> u64 {
-        let bytes = scratch.out.len() as u64;
+    /// Leaves all encoded bytes to the end of the sweep, and updates the counters.
+    pub(super) fn write_later(&mut self, cx: &Context<'_>, scratch: &mut Scratch) {
         // This task writes what the socket does not accept then.
         self.outbox.register(cx);
-        self.outbox.push(scratch.out.rest(0));
+        let bytes = scratch.out.len() as u64;
+        if !self.outbox.push(scratch.out.rest(0)) {
+            // It was closed before this task was registered.
+            cx.waker().wake_by_ref();
+        }
         scratch.out.clear();
         self.count(&mut scratch.batch);
         self.count_written(self.outbox.written() + bytes);
+        // Everything before was written.
+        self.stalled = None;
         self.live.worker.sweeps.put_off(&self.outbox);
-        bytes
     }
 
     /// Writes all encoded bytes, and updates the counters.
@@ -43,10 +47,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             scratch.out.clear();
         }
         self.count(&mut scratch.batch);
-        let written_bytes = self.outbox.written();
-        let has_progress = written_bytes != self.written;
-        self.count_written(written_bytes);
-        self.written = written_bytes;
+        let has_progress = self.count_written(self.outbox.written());
         if has_progress {
             self.active = now;
         }
@@ -58,12 +59,15 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         written
     }
 
-    /// Counts all bytes up to this number as written. Those that are written at the end of the sweep already are.
-    fn count_written(&mut self, bytes: u64) {
+    /// Counts all bytes up to this number as written. Returns `true` if there are more than before: those that are
+    /// written at the end of the sweep were counted when they were put off.
+    fn count_written(&mut self, bytes: u64) -> bool {
+        let more = bytes.saturating_sub(self.written);
         if self.live.counts_bytes {
-            self.live.cells.bytes_written.add(bytes.saturating_sub(self.counted_written));
-            self.counted_written = bytes.max(self.counted_written);
+            self.live.cells.bytes_written.add(more);
         }
+        self.written += more;
+        more > 0
     }
 
     /// Adds the counts of this turn to the counters.
