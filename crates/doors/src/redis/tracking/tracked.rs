@@ -273,6 +273,10 @@ impl Tracked {
             return;
         }
         let options = self.options();
+        if options.redirect != 0 {
+            // On this connection, the replies before are not written by what is written to the other one.
+            self.client.outbox.flush();
+        }
         match self.target(delivery, &options) {
             Some(target) => delivery.write_to(&target, options.is_broadcast, keys, options.redirect != 0),
             None => {
@@ -345,6 +349,8 @@ impl Delivery {
     /// values that are no longer valid.
     fn push(&self, target: &Client, writer: Writer) {
         let outbox = &target.outbox;
+        // Answers may not have been flushed yet.
+        outbox.flush();
         let has_no_room = !outbox.is_empty() && self.answers.is_full(target.ip);
         let bytes: Bytes = self.answers.overdraw(target.ip, writer.bytes.len()).charge(writer.bytes);
         outbox.push([bytes]);
