@@ -382,6 +382,7 @@ class Commands:
         elif at < len(command):
             command[at] = pick.choice(ODD + SMALL)
 
+
 # Maximum number of characters in the name of a topic, and so of a stream.
 NAME_MAX = 249
 

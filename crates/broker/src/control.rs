@@ -27,7 +27,6 @@ use std::sync::Arc;
 
 use engine::queue::QueueName;
 use engine::{Error, ErrorKind, Result, SettingsChange, TopicName, TopicSettings};
-
 use tokio::sync::Semaphore;
 
 use crate::broker::Broker;

@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(parse_float(b"infinity"), Some(f64::INFINITY));
     }
 
-    /// What redis-server 7.0 sorts by.
+    /// Weights by which redis-server 7.0 sorts.
     #[test]
     fn a_weight_ends_at_a_zero_byte() {
         for (text, number) in [("", 0.0), (" 2", 2.0), ("2\0x", 2.0), ("\0", 0.0), ("\0 1", 0.0), ("0\x001", 0.0)] {
