@@ -414,7 +414,7 @@ pub(super) async fn init_producer(broker: Arc<Broker>) -> Result<Response> {
 }
 
 fn list(broker: Arc<Broker>, identity: Arc<Identity>, after: String, count_max: u32) -> Reply<Answer, Later> {
-    later(async move {
+    alone(async move {
         let count_max = count_max.clamp(1, LIST_COUNT_MAX) as usize;
         let shown = broker.clone();
         let is_shown = move |topic: &str| shown.is_shown(&identity, ResourceKind::Topic, topic);
@@ -424,7 +424,7 @@ fn list(broker: Arc<Broker>, identity: Arc<Identity>, after: String, count_max: 
 }
 
 fn stats(broker: Arc<Broker>) -> Reply<Answer, Later> {
-    later(async move { broker.stats_aside().await.map(Response::Stats) })
+    alone(async move { broker.stats_aside().await.map(Response::Stats) })
 }
 
 pub(super) fn topic_info(status: &TopicStatus) -> TopicInfo {
@@ -453,11 +453,11 @@ mod tests {
 
     /// Returns the response, which is not there when the reply is first polled.
     async fn response(reply: Reply<Answer, Later>) -> Response {
-        let Reply::Later(mut later) = reply else {
-            panic!("the thread of the connection does the work");
+        let Reply::Alone(mut reply) = reply else {
+            panic!("the response has no order, or the thread of the connection does the work");
         };
-        assert!(later.next().now_or_never().is_none(), "the thread of the connection does the work");
-        match later.next().await {
+        assert!(reply.next().now_or_never().is_none(), "the thread of the connection does the work");
+        match reply.next().await {
             Some(Answer::Response(response)) => response,
             _ => panic!("no response"),
         }
