@@ -454,7 +454,6 @@ impl Subscriber {
 
     pub(crate) fn end(&self, error: Error) {
         self.end_locked(&mut self.state.lock(), error);
-        self.ready.notify_one();
     }
 
     fn end_locked(&self, state: &mut State, error: Error) {
@@ -470,6 +469,7 @@ impl Subscriber {
             state.sources.iter().for_each(|cell| cell.note_ended_member());
         }
         self.lane.room.notify_waiters();
+        self.ready.notify_one();
     }
 
     /// Returns `true` for the first caller, which removes the subscriber from its partitions.

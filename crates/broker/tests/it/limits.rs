@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::{Attempt, Settings, Wakes};
+use engine::limits::{PARTITIONS_MAX, PARTITIONS_TOTAL_MAX};
 use engine::{Acks, BatchBuilder, Codec, DraftBatch, ErrorKind, FeedLimits, Overflow, Storage, TopicSettings};
+use futures_util::FutureExt;
 
 use crate::durable::open;
 use crate::support::{Follow, ask, batch, metric, publish, read_to, start, subscribe, within};
@@ -167,4 +169,22 @@ async fn compressed_batches_are_looked_into_elsewhere_one_at_a_time() {
     assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::Invalid));
     assert!(begin("recompressed", batch(1, 100)).is_none(), "few bytes are compressed at once");
     assert!(begin("recompressed", batch(1, 100_000)).is_some());
+}
+
+/// A reader that waits learns that its subscription of a pattern has read from as many partitions as one may.
+#[tokio::test]
+async fn a_waiting_reader_is_told_that_its_subscription_has_read_from_too_many_partitions() {
+    let broker = start(Settings::default());
+    let mut reader = subscribe(&broker, ask("wide.*")).expect("subscribed");
+    let mut out = Vec::new();
+    let mut delivery = Box::pin(reader.next(&mut out));
+    let settings = TopicSettings { partitions: PARTITIONS_MAX, ..TopicSettings::default() };
+    for i in 0..=PARTITIONS_TOTAL_MAX as u32 / PARTITIONS_MAX {
+        assert!((&mut delivery).now_or_never().is_none(), "the subscription goes on after {i} topics");
+        let name = format!("wide.{i}");
+        broker.create_topic(&name, settings).await.expect("created");
+        broker.delete_topic(&name).await.expect("deleted");
+    }
+    let ended = within("the end", delivery).await.map(drop).map_err(|error| error.kind);
+    assert_eq!(ended, Err(ErrorKind::Busy));
 }
