@@ -1,4 +1,4 @@
-//! Rules for every text file: no paths of one machine, and no broken path in a guide.
+//! Rules for every text file: no paths of one machine, no broken path in a guide, no uneven table in Markdown.
 
 use std::collections::BTreeSet;
 
@@ -20,6 +20,12 @@ pub fn check(files: &[TextFile]) -> Vec<Violation> {
                 let advice = format!("remove {folder}: that folder does not exist on every machine");
                 violations.push(Violation::new(&file.path, i + 1, "machine-path", advice));
             }
+        }
+    }
+    for file in files.iter().filter(|file| file.path.ends_with(".md")) {
+        for line in uneven_rows(&file.text) {
+            let advice = "give the row as many cells as the header of its table: further ones are not displayed";
+            violations.push(Violation::new(&file.path, line, "table-row", advice));
         }
     }
     let places = Places::new(files);
@@ -48,6 +54,26 @@ fn names_folder(line: &str, folder: &str) -> bool {
         let is_part = |c: char| c.is_alphanumeric() || "_-.~".contains(c);
         !before.is_some_and(|c| is_part(c) || "}/*".contains(c)) && !after.is_some_and(is_part)
     })
+}
+
+/// Returns the lines of rows, outside of fenced blocks, that do not have as many cells as the first row of their table.
+fn uneven_rows(text: &str) -> Vec<usize> {
+    let mut is_fenced = false;
+    let mut width = None;
+    let mut lines = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        is_fenced ^= line.trim_start().starts_with("```");
+        if is_fenced || !line.starts_with('|') {
+            width = None;
+            continue;
+        }
+        // A bar with a backslash is part of its cell.
+        let cells = line.matches('|').count() - line.matches("\\|").count();
+        if *width.get_or_insert(cells) != cells {
+            lines.push(i + 1);
+        }
+    }
+    lines
 }
 
 /// Returns the texts between single backticks, outside of fenced blocks, with their lines.
@@ -122,6 +148,16 @@ mod tests {
         }
         for text in [format!("docs{work}"), format!("{root}s"), format!("a{home}"), format!("http://x.example{work}")] {
             assert!(found("a.txt", &text).is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn rows_have_the_cells_of_their_header() {
+        let good = "| a | b |\n|---|---|\n| 1 | `x \\| y` |\n\n| a |\n|---|\n| 1 |\n```\n| 1 | 2 |\n```\n";
+        assert!(found("docs/a.md", good).is_empty());
+        for bad in ["| a | b |\n|---|---|\n| 1 | 2 | 3 |\n", "| a | b |\n|---|---|\n| 1 |\n"] {
+            assert_eq!(found("docs/a.md", bad), ["table-row"], "{bad}");
+            assert!(found("a.txt", bad).is_empty(), "{bad}");
         }
     }
 
